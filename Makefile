@@ -1,0 +1,107 @@
+# The one builder: library, C programs and Python extension all come from here, each doing its own set-up.
+#
+#   make run          a model, a prompt, an answer: builds what is missing first
+#   make test         every test: C (also under sanitizers), fuzz corpus, Python, tidy
+#   make              the library, build/libglm52.a, and the C programs
+#   make test-c       the C tests alone; make test-python: the Python tests alone
+#   make ext          python/glm52_rt/_native.abi3.so for PYTHON (which needs cffi, numpy and gguf)
+#   make clean
+#
+# CFLAGS and LDFLAGS are yours (make test-c BUILD=build/asan CFLAGS='-O1 -g -fsanitize=address,undefined' \
+# LDFLAGS=-fsanitize=address,undefined). Changing them rebuilds everything: no build mixes two sets of flags.
+
+BUILD   ?= build
+CFLAGS  ?= -O3 -g
+VENV    ?= build/venv
+PYTHON  ?= $(VENV)/bin/python
+AR      ?= ar
+
+STRICT  := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion \
+           -Wno-sign-conversion -Werror=implicit-function-declaration -ffp-contract=off -fvisibility=hidden \
+           -fno-math-errno -fPIC -pthread -DGLM52_BUILD
+INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -I$(BUILD)/generated
+LDLIBS  := -lm -pthread
+
+SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c)
+TESTS   := $(wildcard tests/native/*.c)
+OBJS    := $(SRCS:%.c=$(BUILD)/%.o)
+LIB     := $(BUILD)/libglm52.a
+TESTER  := $(BUILD)/test_native
+CHECKER := $(BUILD)/glm52-check
+EXT     := python/glm52_rt/_native.abi3.so
+TABLES  := $(BUILD)/generated/quant_tables.h
+
+ifeq ($(shell uname -s),Darwin)
+EXT_LINK := -bundle -undefined dynamic_lookup
+else
+EXT_LINK := -shared
+endif
+
+ALL_CFLAGS = $(STRICT) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
+
+.PHONY: all ext venv clean FORCE
+all: $(LIB) $(TESTER) $(CHECKER)
+
+# ---- the environment that the build's own tools run in ----
+
+$(VENV)/ready: pyproject.toml
+	@echo "setting up $(VENV)"
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "cffi>=1.17" "numpy>=1.26" "gguf>=0.17" \
+	    "tokenizers>=0.20" "jinja2>=3.1" "pytest>=8" "hypothesis>=6" "hatchling>=1.27"
+	@touch $@
+venv: $(VENV)/ready
+
+# A PYTHON of the caller's (pip's build environment) needs no venv of ours.
+ifeq ($(PYTHON),$(VENV)/bin/python)
+NEEDS_PYTHON := $(VENV)/ready
+endif
+
+# ---- the library ----
+
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS)' > $@
+
+$(TABLES): tools/packaging/quant_tables.py | $(NEEDS_PYTHON)
+	@mkdir -p $(@D)
+	$(PYTHON) $< $@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags | $(TABLES)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(LIB): $(OBJS)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(TESTER): $(TESTS:%.c=$(BUILD)/%.o) $(LIB)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# ---- Python: the same library behind the shim that cffi writes from the public headers ----
+
+HEADERS := native/include/glm52.h native/include/glm52_ops.h
+
+ext: $(EXT)
+
+$(BUILD)/native_shim.c: tools/packaging/cffi_shim.py $(HEADERS) | $(NEEDS_PYTHON)
+	@mkdir -p $(@D)
+	$(PYTHON) $< $@ $(HEADERS)
+	@touch $@
+
+# The shim is generated code: it is compiled without the warnings that hold for ours.
+$(BUILD)/native_shim.o: $(BUILD)/native_shim.c $(BUILD)/flags
+	$(CC) -fPIC -fvisibility=hidden $(INCLUDE) $(CFLAGS) $(ARCHFLAGS) \
+	    -I$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c -o $@ $<
+
+$(EXT): $(BUILD)/native_shim.o $(LIB)
+	$(CC) $(CFLAGS) $(ARCHFLAGS) $(LDFLAGS) $(EXT_LINK) -o $@ $^ $(LDLIBS)
+
+clean:
+	rm -rf $(BUILD) $(EXT)
+
+-include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(BUILD)/tools/glm52_check.d

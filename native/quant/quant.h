@@ -1,0 +1,55 @@
+/* quant.h - the block formats of GGUF: what a block means, and its dot product with a row of activations.
+ *
+ * A format is a row of one table. decode gives the exact float32 values. dot_q8 multiplies blocks as they lie
+ * with 8-bit activations. In quality mode rows are decoded and multiplied by glm52_dot_f32.
+ *
+ * Order of summation, which every implementation of a function keeps to the bit:
+ *   glm52_dot_f32   16 partial sums, s[j] over i = j, j + 16, j + 32, ... each product rounded, then added;
+ *                   then pairwise: s[j] += s[j + 8]; += s[j + 4]; += s[j + 2]; s[0] + s[1].
+ *   dot_q8          stated in each format's file: integer sums are exact, floats are added block after block. */
+#ifndef GLM52_QUANT_H
+#define GLM52_QUANT_H
+
+#include "glm52.h"
+
+/* A row of activations as 8-bit numbers: value i is about scale[i / 32] * q[i]. */
+struct glm52_q8 {
+    int8_t *q;       /* [count], -127..127 */
+    float *scale;    /* [count / 32] = largest magnitude of the 32 / 127 */
+    int16_t *sum;    /* [count / 16], sum of 16 q: formats with an offset need it */
+};
+
+#define GLM52_Q8_BLOCK 32
+/* Bytes of a glm52_q8 row of count values (count a multiple of 32), kept 64-byte aligned. */
+size_t glm52_q8_bytes(size_t count);
+/* Lays a row out in memory (64-byte aligned, glm52_q8_bytes(count) long). */
+struct glm52_q8 glm52_q8_at(void *memory, size_t count);
+/* Quantises x [count]: scale = max|x| / 127, q = nearest (ties to even) of x / scale; all zero if max is 0. */
+void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row);
+
+struct glm52_quant {
+    const char *name;
+    uint32_t type;         /* ggml's number */
+    uint32_t block_size;   /* values per block */
+    uint32_t block_bytes;
+    /* out [count] = exact values; count a multiple of block_size */
+    void (*decode)(const void *blocks, float *out, size_t count);
+    /* sum of values * activations; count a multiple of block_size and of 32. NULL for F32, F16 and BF16, which
+     * are multiplied exactly in both modes */
+    float (*dot_q8)(const void *blocks, const struct glm52_q8 *row, size_t count);
+};
+
+/* The format of a ggml type number, NULL if it is not read. */
+const struct glm52_quant *glm52_quant_find(uint32_t type);
+/* Format number index in order of type, NULL past the last. */
+const struct glm52_quant *glm52_quant_at(uint32_t index);
+/* Names of all formats, comma-separated, for messages. */
+const char *glm52_quant_names(void);
+
+float glm52_dot_f32(const float *a, const float *b, size_t count);
+
+uint16_t glm52_f32_to_f16(float value);  /* nearest, ties to even; NaN stays NaN */
+float glm52_f16_to_f32(uint16_t bits);
+float glm52_bf16_to_f32(uint16_t bits);
+
+#endif
