@@ -50,6 +50,7 @@ struct glm52_ops {
     void (*release)(glm52_backend *, void *address);         /* accepts NULL */
     void (*read)(glm52_backend *, void *host, const void *address, size_t bytes);
     void (*write)(glm52_backend *, void *address, const void *host, size_t bytes);
+    void (*clear)(glm52_backend *, void *address, size_t bytes); /* to zero */
     glm52_status (*reserve)(glm52_backend *, size_t bytes);  /* scratch of operations; only ever grows */
     glm52_status (*finish)(glm52_backend *);                 /* waits for all work; the first fault since */
 #define GLM52_OP(op)      \

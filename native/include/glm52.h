@@ -197,13 +197,13 @@ typedef struct glm52_plan {
     uint64_t index_cache;       /* indexer keys of the full layers */
     uint64_t activations;       /* rows of one batch */
     uint64_t backend_scratch;   /* what operations need beside their operands */
-    uint64_t tokens_and_logits;
+    uint64_t host;              /* tokens, logits, tables, what observers see */
     uint64_t total;
 } glm52_plan;
 
-/* Called between layers with the number of tokens done (whole ones, plus the share of a batch under way).
- * Returning false cancels. */
-typedef bool glm52_progress(void *user, double tokens_done);
+/* Called before each batch and after each of its layers with the position reached: tokens held, plus of the
+ * batch under way the share of its layers that is done. Returning false cancels: after the current layer. */
+typedef bool glm52_progress(void *user, uint32_t position);
 
 /* What one layer decided for the rows of one batch; pointers live for the call only. */
 typedef struct glm52_observation {
@@ -278,8 +278,9 @@ GLM52_API glm52_status glm52_rewind(glm52_engine *engine, uint32_t position);
 GLM52_API glm52_status glm52_align(glm52_engine *engine, const int32_t *ids, uint32_t count,
                                    uint32_t *kept_out);
 
-/* Has observer called once per trunk layer of every batch; NULL ends it. */
-GLM52_API void glm52_observe(glm52_engine *engine, glm52_observer *observer, void *user);
+/* Has observer called once per trunk layer of every batch; NULL ends it. Errors: ARGUMENT if engine is NULL;
+ * MEMORY. */
+GLM52_API glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void *user);
 
 /* Counters since open. */
 GLM52_API void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out);

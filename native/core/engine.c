@@ -1,0 +1,155 @@
+/* engine.c - opening and closing engines: defaults, plan, one allocation of each kind of memory. */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+static glm52_status fill_defaults(const glm52_model *model, const glm52_engine_options *given,
+                                  glm52_engine_options *options_out) {
+    glm52_engine_options options = *given;
+    if (options.context == 0 || options.context > model->shape.context_max) {
+        return glm52_fail(GLM52_ERR_CONTEXT, "%s: context of %u tokens; it must be between 1 and %llu",
+                          glm52_model_path(model, 0), options.context,
+                          (unsigned long long)model->shape.context_max);
+    }
+    if (options.kv_type != GLM52_KV_F16 && options.kv_type != GLM52_KV_F32) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "kv_type %u; it must be %d (f16) or %d (f32)", options.kv_type,
+                          GLM52_KV_F16, GLM52_KV_F32);
+    }
+    if (options.quality > 1) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "quality %u; it must be 0 or 1", options.quality);
+    }
+    if (options.chunk_rows > GLM52_CHUNK_ROWS_MAX) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "chunk_rows %u; at most %d", options.chunk_rows,
+                          GLM52_CHUNK_ROWS_MAX);
+    }
+    if (!(options.latent_epsilon >= 0.0f && options.latent_epsilon <= 1.0f)) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "latent_epsilon %g; it must be between 0 and 1",
+                          (double)options.latent_epsilon);
+    }
+    if (options.chunk_rows == 0) options.chunk_rows = GLM52_CHUNK_ROWS_DEFAULT;
+    if (options.chunk_rows > options.context) options.chunk_rows = options.context;
+    if (options.latent_epsilon == 0.0f) options.latent_epsilon = model->shape.rms_epsilon;
+    *options_out = options;
+    return GLM52_OK;
+}
+
+/* Model, options, backend and plan: all that is there before memory is asked for. */
+static glm52_status prepare(struct glm52_engine *engine, const glm52_engine_options *options) {
+    GLM52_TRY(fill_defaults(engine->model, options, &engine->options));
+    engine->ops = glm52_ops_find(engine->options.backend);
+    if (engine->ops == NULL) {
+        return glm52_fail(GLM52_ERR_UNSUPPORTED, "this build has no backend \"%s\"; it has cpu",
+                          engine->options.backend);
+    }
+    engine->options.backend = engine->ops->name;
+    GLM52_TRY(engine->ops->open(engine->options.threads, &engine->backend));
+    engine->score_rows = glm52_plan_score_rows(&engine->model->shape, &engine->options);
+    engine->selected_stride = glm52_plan_selected_stride(&engine->model->shape, &engine->options);
+    glm52_plan_make(engine->model, engine->ops, engine->backend, &engine->options, &engine->plan);
+    return GLM52_OK;
+}
+
+static void place_experts(struct glm52_engine *engine) {
+    const glm52_shape *s = &engine->model->shape;
+    for (uint32_t i = s->dense_layers; i < s->layers; i++) {
+        const struct glm52_layer *layer = &engine->model->layers[i];
+        for (uint32_t e = 0; e < s->experts; e++) {
+            engine->host.experts[(size_t)i * s->experts + e] = (glm52_expert){
+                .gate = (const uint8_t *)layer->experts_gate.data + e * layer->experts_gate.group_bytes,
+                .up = (const uint8_t *)layer->experts_up.data + e * layer->experts_up.group_bytes,
+                .down = (const uint8_t *)layer->experts_down.data + e * layer->experts_down.group_bytes,
+            };
+        }
+    }
+}
+
+static glm52_status allocate(struct glm52_engine *engine) {
+    const glm52_plan *plan = &engine->plan;
+    const size_t cache_bytes = (size_t)(plan->kv_cache + plan->index_cache);
+    engine->host_memory = aligned_alloc(64, (size_t)plan->host);
+    engine->activation_memory = engine->ops->allocate(engine->backend, (size_t)plan->activations);
+    engine->cache_memory = engine->ops->allocate(engine->backend, cache_bytes);
+    if (engine->host_memory == NULL || engine->activation_memory == NULL || engine->cache_memory == NULL) {
+        return glm52_fail(GLM52_ERR_MEMORY,
+                          "%s: no memory for an engine of context %u: caches %llu, activations %llu, host %llu bytes",
+                          glm52_model_path(engine->model, 0), engine->options.context,
+                          (unsigned long long)cache_bytes, (unsigned long long)plan->activations,
+                          (unsigned long long)plan->host);
+    }
+    GLM52_TRY(engine->ops->reserve(engine->backend, (size_t)plan->backend_scratch));
+
+    memset(engine->host_memory, 0, (size_t)plan->host);
+    size_t index_bytes = 0;
+    glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
+    glm52_activations_lay(engine->model, &engine->options, &engine->act, engine->activation_memory);
+    glm52_caches_lay(engine->model, &engine->options, &engine->host, engine->cache_memory, &index_bytes);
+    place_experts(engine);
+    return GLM52_OK;
+}
+
+glm52_status glm52_engine_plan(const glm52_model *model, const glm52_engine_options *options,
+                               glm52_plan *plan_out) {
+    if (model == NULL || options == NULL || plan_out == NULL) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "engine_plan: NULL pointer");
+    }
+    /* Only read from: the model is not kept and its reference count not touched. */
+    struct glm52_engine engine = {.model = (struct glm52_model *)(uintptr_t)model};
+    const glm52_status status = prepare(&engine, options);
+    if (status == GLM52_OK) *plan_out = engine.plan;
+    if (engine.backend != NULL) engine.ops->close(engine.backend);
+    return status;
+}
+
+glm52_status glm52_engine_open(glm52_model *model, const glm52_engine_options *options,
+                               glm52_engine **engine_out) {
+    if (model == NULL || options == NULL || engine_out == NULL) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "engine_open: NULL pointer");
+    }
+    struct glm52_engine *engine = calloc(1, sizeof(*engine));
+    if (engine == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for an engine");
+    engine->model = model;
+    glm52_model_retain(model);
+
+    glm52_status status = prepare(engine, options);
+    if (status == GLM52_OK) status = allocate(engine);
+    if (status != GLM52_OK) {
+        glm52_engine_close(engine);
+        return status;
+    }
+    *engine_out = engine;
+    return GLM52_OK;
+}
+
+void glm52_engine_close(glm52_engine *engine) {
+    if (engine == NULL) return;
+    if (engine->backend != NULL) {
+        engine->ops->release(engine->backend, engine->activation_memory);
+        engine->ops->release(engine->backend, engine->cache_memory);
+        engine->ops->close(engine->backend);
+    }
+    free(engine->host_memory);
+    glm52_model_close(engine->model);
+    free(engine);
+}
+
+const char *glm52_engine_backend(const glm52_engine *engine) {
+    return engine == NULL ? "" : engine->ops->name;
+}
+
+const glm52_plan *glm52_engine_plan_used(const glm52_engine *engine) {
+    return engine == NULL ? NULL : &engine->plan;
+}
+
+glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void *user) {
+    if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "observe: NULL pointer");
+    engine->observer = observer;
+    engine->observer_user = user;
+    return GLM52_OK;
+}
+
+void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out) {
+    if (engine != NULL && stats_out != NULL) *stats_out = engine->stats;
+}

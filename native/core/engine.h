@@ -1,0 +1,106 @@
+/* engine.h - an engine: a model, a backend, the memory planned for it, and the conversation it holds. */
+#ifndef GLM52_ENGINE_H
+#define GLM52_ENGINE_H
+
+#include "model.h"
+#include "ops.h"
+
+/* Of the LayerNorm of indexer keys: fixed by the model's code (transformers GlmMoeDsaIndexer), no key in the
+ * file. */
+#define GLM52_INDEX_NORM_EPSILON 1e-6f
+/* Scores of one call of index_score; rows of a batch are scored in slices that fit. */
+#define GLM52_SCORE_BYTES_MAX (256u << 20)
+
+/* Memory of one batch, all in one block of the backend. */
+struct glm52_activations {
+    int32_t *ids;             /* [rows] */
+    float *rope_table;        /* [rows, rope] cos and sin of each pair */
+    float *h;                 /* [rows, hidden] residual stream */
+    float *x;                 /* [rows, hidden] its norm */
+    float *y;                 /* [rows, hidden] what a half of a layer adds */
+    float *routed;            /* [rows, hidden] sum of the routed experts */
+    float *q_a;               /* [rows, q_lora] */
+    float *kv_a;              /* [rows, kv_lora + rope] */
+    float *q;                 /* [rows, heads, key_mla] */
+    float *q_latent;          /* [rows, heads, kv_lora] */
+    float *o_latent;          /* [rows, heads, kv_lora] */
+    float *o;                 /* [rows, heads, value_mla] */
+    float *index_q;           /* [rows, index_heads, index_key] */
+    float *index_k;           /* [rows, index_key] */
+    float *index_w;           /* [rows, index_heads] */
+    float *scores;            /* [score_rows, context] */
+    int32_t *selected;        /* [rows, selected_stride] */
+    float *gate;              /* [rows, widest feed-forward network] */
+    float *up;                /* the same */
+    float *router_logits;     /* [rows, experts] */
+    int32_t *route_ids;       /* [rows, experts_used] */
+    float *route_weights;     /* [rows, experts_used] */
+    float *logits;            /* [vocab] */
+};
+
+/* What an engine keeps in the host's memory, in one block. */
+struct glm52_host {
+    int32_t *tokens;                /* [context] the conversation */
+    float *logits;                  /* [vocab] of its last token */
+    float *rope_table;              /* [rows, rope], written to act.rope_table per batch */
+    glm52_expert *experts;          /* [layers, experts] where each expert lies */
+    void **kv_cache;                /* [layers] each [context, kv_lora + rope] */
+    void **index_cache;             /* [layers] each [context, index_key], NULL where shared */
+    int32_t *observed_ids;          /* the observer's copies: [rows, experts_used], */
+    float *observed_weights;        /* [rows, experts_used], */
+    int32_t *observed_selected;     /* [rows, selected_stride], */
+    float *observed_hidden;         /* [rows, hidden] */
+};
+
+struct glm52_engine {
+    struct glm52_model *model;
+    const struct glm52_ops *ops;
+    glm52_backend *backend;
+    glm52_engine_options options;   /* with every default filled in */
+    glm52_plan plan;
+    uint32_t score_rows;
+    uint32_t selected_stride;       /* min(index_top_k, context) */
+
+    void *activation_memory;
+    struct glm52_activations act;
+    void *cache_memory;
+    void *host_memory;
+    struct glm52_host host;
+
+    uint32_t position;
+    bool has_logits;                /* host.logits are of token position - 1 */
+    glm52_observer *observer;
+    void *observer_user;
+    glm52_stats stats;
+};
+
+/* What a running call reports to. */
+struct glm52_watch {
+    glm52_progress *progress;       /* NULL: nobody */
+    void *user;
+};
+
+/* plan.c. Options have their defaults filled in. */
+
+/* What an engine with these options needs on this backend. */
+void glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *ops, const glm52_backend *backend,
+                     const glm52_engine_options *options, glm52_plan *plan_out);
+/* Lay the arrays of a batch, of the host, of the caches out from base on and return the bytes they take; with
+ * base NULL they only count. */
+size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine_options *options,
+                             struct glm52_activations *act_out, uint8_t *base);
+size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_options *options,
+                      struct glm52_host *host_out, uint8_t *base);
+/* host holds the arrays of pointers to fill in, NULL to only count; *index_bytes_out is the indexer's part. */
+size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_options *options,
+                        const struct glm52_host *host, uint8_t *base, size_t *index_bytes_out);
+uint32_t glm52_plan_score_rows(const glm52_shape *shape, const glm52_engine_options *options);
+uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine_options *options);
+
+/* forward.c: runs row_count tokens from the engine's position on through the model and leaves the last one's
+ * logits in act.logits. Writes cache rows from position on, and nothing else of the engine.
+ * Errors: CANCELLED; what the backend reports. */
+glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint32_t row_count,
+                           struct glm52_watch watch);
+
+#endif

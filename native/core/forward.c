@@ -1,0 +1,266 @@
+/* forward.c - the way of a token: embedding, layers, final norm, logits. The file to read first.
+ *
+ * A batch is row_count tokens at consecutive positions; decoding is a batch of one. Rows never meet except in
+ * attention, where row r sees the cache rows 0 .. position + r, so any cut of a prompt into batches gives the
+ * same result. Formulas: transformers GlmMoeDsa; docs/ARCHITECTURE.md names the arrays. */
+#include <math.h>
+#include <string.h>
+
+#include "engine.h"
+#include "error.h"
+
+/* Numbers and places that every step of one batch needs. */
+struct batch {
+    struct glm52_engine *engine;
+    const struct glm52_ops *ops;
+    glm52_backend *backend;
+    const glm52_shape *shape;
+    const struct glm52_activations *act;
+    uint32_t rows;
+    uint32_t position;
+};
+
+static void rms_norm(const struct batch *b, float *out, const float *x, const float *weight, uint32_t size,
+                     float epsilon) {
+    const glm52_rms_norm_args args = {
+        .row_count = b->rows, .row_size = size, .x_stride = size, .out_stride = size, .epsilon = epsilon};
+    b->ops->rms_norm(b->backend, &args, out, x, weight);
+}
+
+/* out[r] = matrix * x[r] for a matrix of one group. */
+static void matmul(const struct batch *b, float *out, const float *x, const struct glm52_matrix *matrix) {
+    const glm52_matmul_args args = {
+        .row_count = b->rows, .in_count = matrix->in_count, .out_count = matrix->out_count, .group_count = 1,
+        .type = matrix->type, .exact = b->engine->options.quality,
+        .x_row_stride = matrix->in_count, .x_group_stride = matrix->in_count,
+        .out_row_stride = matrix->out_count, .out_group_stride = matrix->out_count};
+    b->ops->matmul(b->backend, &args, out, x, matrix->data);
+}
+
+/* out[r, h] = matrix[h] * x[r, h], where a head of x may be part of a wider row. */
+static void matmul_heads(const struct batch *b, float *out, const float *x, const struct glm52_matrix *matrix,
+                         uint32_t x_head_stride) {
+    const uint32_t heads = matrix->group_count;
+    const glm52_matmul_args args = {
+        .row_count = b->rows, .in_count = matrix->in_count, .out_count = matrix->out_count,
+        .group_count = heads, .type = matrix->type, .exact = b->engine->options.quality,
+        .x_row_stride = heads * x_head_stride, .x_group_stride = x_head_stride,
+        .out_row_stride = heads * matrix->out_count, .out_group_stride = matrix->out_count};
+    b->ops->matmul(b->backend, &args, out, x, matrix->data);
+}
+
+static void rope(const struct batch *b, float *x, uint32_t heads, uint32_t head_stride) {
+    const glm52_rope_args args = {.row_count = b->rows, .head_count = heads, .rope_size = b->shape->rope,
+                                  .row_stride = heads * head_stride, .head_stride = head_stride};
+    b->ops->rope(b->backend, &args, x, b->act->rope_table);
+}
+
+static void add(const struct batch *b, float *out, const float *x, const float *y, const float *z) {
+    const glm52_add_args args = {.count = (uint64_t)b->rows * b->shape->hidden};
+    b->ops->add(b->backend, &args, out, x, y, z);
+}
+
+/* Scores the rows first .. end - 1 of the batch against the index cache and picks their positions. */
+static void select_slice(const struct batch *b, void *index_cache, uint32_t first, uint32_t end) {
+    const glm52_shape *s = b->shape;
+    const uint32_t context = b->engine->options.context;
+    const glm52_index_score_args score = {
+        .row_count = end - first, .head_count = s->index_heads, .key_size = s->index_key,
+        .position = b->position + first, .kv_type = b->engine->options.kv_type, .score_stride = context,
+        .q_stride = s->index_heads * s->index_key, .weight_stride = s->index_heads,
+        .scale = 1.0f / sqrtf((float)s->index_heads * (float)s->index_key)};
+    b->ops->index_score(b->backend, &score, b->act->scores, b->act->index_q + (size_t)first * score.q_stride,
+                        b->act->index_w + (size_t)first * s->index_heads, index_cache);
+
+    const glm52_top_k_args top_k = {.row_count = end - first, .position = b->position + first,
+                                    .k = s->index_top_k, .score_stride = context,
+                                    .selected_stride = b->engine->selected_stride};
+    b->ops->top_k(b->backend, &top_k, b->act->selected + (size_t)first * top_k.selected_stride, b->act->scores);
+}
+
+/* The indexer of a full layer: stores this batch's keys, then leaves in act.selected the positions each row
+ * attends to. Rows that see no more than index_top_k positions take them all; the keys are stored even then,
+ * for the rows to come. x is the layer's normed input. */
+static void index_select(const struct batch *b, const struct glm52_layer *layer, void *index_cache) {
+    const glm52_shape *s = b->shape;
+    const struct glm52_activations *act = b->act;
+    matmul(b, act->index_k, act->x, &layer->index_k);
+    const glm52_index_store_args store = {
+        .row_count = b->rows, .key_size = s->index_key, .rope_size = s->rope, .position = b->position,
+        .kv_type = b->engine->options.kv_type, .x_stride = s->index_key, .epsilon = GLM52_INDEX_NORM_EPSILON};
+    b->ops->index_store(b->backend, &store, index_cache, act->index_k, layer->index_norm,
+                        layer->index_norm_bias, act->rope_table);
+
+    const uint32_t all_visible = s->index_top_k > b->position ? s->index_top_k - b->position : 0;
+    const uint32_t dense_rows = b->rows < all_visible ? b->rows : all_visible;
+    if (dense_rows > 0) {
+        const glm52_top_k_args args = {.row_count = dense_rows, .position = b->position, .k = s->index_top_k,
+                                       .selected_stride = b->engine->selected_stride};
+        b->ops->top_k(b->backend, &args, act->selected, NULL);
+    }
+    if (dense_rows == b->rows) return;
+
+    matmul(b, act->index_q, act->q_a, &layer->index_q);
+    rope(b, act->index_q, s->index_heads, s->index_key);
+    matmul(b, act->index_w, act->x, &layer->index_w);
+    for (uint32_t first = dense_rows; first < b->rows; first += b->engine->score_rows) {
+        const uint32_t left = b->rows - first;
+        select_slice(b, index_cache, first, first + (left < b->engine->score_rows ? left : b->engine->score_rows));
+    }
+}
+
+/* Multi-head latent attention in its absorbed form: queries are taken into the latent space (k_b), so that the
+ * cache holds one latent row for all heads, and results are taken out of it (v_b). act.x -> act.y. */
+static void attention(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+    const glm52_shape *s = b->shape;
+    const struct glm52_activations *act = b->act;
+    const struct glm52_engine *engine = b->engine;
+    const uint32_t nope = s->key_mla - s->rope;
+
+    matmul(b, act->q_a, act->x, &layer->q_a);
+    rms_norm(b, act->q_a, act->q_a, layer->q_a_norm, s->q_lora, engine->options.latent_epsilon);
+    matmul(b, act->q, act->q_a, &layer->q_b);
+    rope(b, act->q + nope, s->heads, s->key_mla);
+
+    matmul(b, act->kv_a, act->x, &layer->kv_a);
+    const glm52_kv_store_args store = {
+        .row_count = b->rows, .latent = s->kv_lora, .rope_size = s->rope, .position = b->position,
+        .kv_type = engine->options.kv_type, .x_stride = s->kv_lora + s->rope,
+        .epsilon = engine->options.latent_epsilon};
+    b->ops->kv_store(b->backend, &store, engine->host.kv_cache[number], act->kv_a, layer->kv_a_norm,
+                     act->rope_table);
+
+    /* A shared layer attends to what the full layer before it selected. */
+    if (layer->index_full) index_select(b, layer, engine->host.index_cache[number]);
+
+    matmul_heads(b, act->q_latent, act->q, &layer->k_b, s->key_mla);
+    const glm52_attention_args args = {
+        .row_count = b->rows, .head_count = s->heads, .latent = s->kv_lora, .rope_size = s->rope,
+        .position = b->position, .k = s->index_top_k, .kv_type = engine->options.kv_type,
+        .selected_stride = engine->selected_stride,
+        .q_latent_row_stride = s->heads * s->kv_lora, .q_latent_head_stride = s->kv_lora,
+        .q_rope_row_stride = s->heads * s->key_mla, .q_rope_head_stride = s->key_mla,
+        .out_row_stride = s->heads * s->kv_lora, .out_head_stride = s->kv_lora,
+        .scale = 1.0f / sqrtf((float)s->key_mla)};
+    b->ops->attention(b->backend, &args, act->o_latent, act->q_latent, act->q + nope,
+                      engine->host.kv_cache[number], act->selected);
+    matmul_heads(b, act->o, act->o_latent, &layer->v_b, s->kv_lora);
+    matmul(b, act->y, act->o, &layer->attn_out);
+}
+
+/* The router's choice and the sum of the chosen experts. act.x -> act.routed. */
+static void routed_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+    const glm52_shape *s = b->shape;
+    const struct glm52_activations *act = b->act;
+    matmul(b, act->router_logits, act->x, &layer->router);
+    const glm52_router_args route = {.row_count = b->rows, .expert_count = s->experts,
+                                     .used_count = s->experts_used, .normalise = s->expert_norm,
+                                     .logits_stride = s->experts, .scale = s->expert_scale};
+    b->ops->router(b->backend, &route, act->route_ids, act->route_weights, act->router_logits,
+                   layer->router_bias);
+
+    const glm52_moe_args args = {
+        .row_count = b->rows, .expert_count = s->experts, .used_count = s->experts_used,
+        .in_count = s->hidden, .ff_count = s->expert_ff, .gate_type = layer->experts_gate.type,
+        .up_type = layer->experts_up.type, .down_type = layer->experts_down.type,
+        .exact = b->engine->options.quality, .x_stride = s->hidden, .out_stride = s->hidden};
+    b->ops->clear(b->backend, act->routed, (size_t)b->rows * s->hidden * sizeof(float));
+    b->ops->moe(b->backend, &args, act->routed, act->x, act->route_ids, act->route_weights, experts);
+}
+
+/* The dense network, or the experts of a sparse layer: every token's own few and one that all share.
+ * act.x -> act.y, and act.routed on sparse layers. */
+static void feed_forward(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+    const struct glm52_activations *act = b->act;
+    if (!layer->dense) routed_experts(b, layer, experts);
+    const uint32_t width = layer->gate.out_count;
+    matmul(b, act->gate, act->x, &layer->gate);
+    matmul(b, act->up, act->x, &layer->up);
+    const glm52_swiglu_args args = {.row_count = b->rows, .row_size = width, .gate_stride = width,
+                                    .up_stride = width, .out_stride = width};
+    b->ops->swiglu(b->backend, &args, act->gate, act->gate, act->up);
+    matmul(b, act->y, act->gate, &layer->down);
+}
+
+static void run_layer(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+    const glm52_shape *s = b->shape;
+    const struct glm52_activations *act = b->act;
+    rms_norm(b, act->x, act->h, layer->attn_norm, s->hidden, s->rms_epsilon);
+    attention(b, layer, number);
+    add(b, act->h, act->h, act->y, NULL);
+    rms_norm(b, act->x, act->h, layer->ffn_norm, s->hidden, s->rms_epsilon);
+    feed_forward(b, layer, b->engine->host.experts + (size_t)number * s->experts);
+    add(b, act->h, act->h, act->y, layer->dense ? NULL : act->routed);
+}
+
+/* Copies what the layer decided to the host and shows it. */
+static void observe(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+    struct glm52_engine *engine = b->engine;
+    const uint32_t used = layer->dense ? 0 : b->shape->experts_used;
+    const size_t routes = (size_t)b->rows * used;
+    const size_t selected = (size_t)b->rows * engine->selected_stride;
+    const size_t hidden = (size_t)b->rows * b->shape->hidden;
+    const struct glm52_host *host = &engine->host;
+    b->ops->read(b->backend, host->observed_ids, b->act->route_ids, routes * sizeof(int32_t));
+    b->ops->read(b->backend, host->observed_weights, b->act->route_weights, routes * sizeof(float));
+    b->ops->read(b->backend, host->observed_selected, b->act->selected, selected * sizeof(int32_t));
+    b->ops->read(b->backend, host->observed_hidden, b->act->h, hidden * sizeof(float));
+    const glm52_observation observation = {
+        .layer = number, .position = b->position, .row_count = b->rows, .experts_used = used,
+        .route_ids = host->observed_ids, .route_weights = host->observed_weights,
+        .selected_stride = engine->selected_stride, .selected = host->observed_selected, .hidden = host->observed_hidden};
+    engine->observer(engine->observer_user, &observation);
+}
+
+/* cos and sin of every pair for the batch's positions, in double until the last rounding: at position 10^6 a
+ * float angle would be off by 0.03. */
+static void write_rope_table(const struct batch *b) {
+    const uint32_t pairs = b->shape->rope / 2;
+    float *table = b->engine->host.rope_table;
+    for (uint32_t j = 0; j < pairs; j++) {
+        const double frequency = pow(b->shape->rope_base, -2.0 * j / b->shape->rope);
+        for (uint32_t r = 0; r < b->rows; r++) {
+            const double angle = (double)(b->position + r) * frequency;
+            table[(size_t)r * 2 * pairs + 2 * j] = (float)cos(angle);
+            table[(size_t)r * 2 * pairs + 2 * j + 1] = (float)sin(angle);
+        }
+    }
+    b->ops->write(b->backend, b->act->rope_table, table, (size_t)b->rows * b->shape->rope * sizeof(float));
+}
+
+/* Logits of the last row. */
+static void output_head(const struct batch *batch) {
+    struct batch last = *batch;
+    last.rows = 1;
+    const struct glm52_model *model = batch->engine->model;
+    const uint32_t hidden = batch->shape->hidden;
+    const float *h = batch->act->h + (size_t)(batch->rows - 1) * hidden;
+    rms_norm(&last, batch->act->x, h, model->output_norm, hidden, batch->shape->rms_epsilon);
+    matmul(&last, batch->act->logits, batch->act->x, &model->output);
+}
+
+glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint32_t row_count,
+                           struct glm52_watch watch) {
+    const struct glm52_model *model = engine->model;
+    const struct batch b = {.engine = engine, .ops = engine->ops, .backend = engine->backend,
+                            .shape = &model->shape, .act = &engine->act, .rows = row_count,
+                            .position = engine->position};
+    write_rope_table(&b);
+    b.ops->write(b.backend, b.act->ids, ids, row_count * sizeof(int32_t));
+    const glm52_embed_args embed = {.row_count = row_count, .hidden = model->shape.hidden,
+                                    .type = model->embed.type, .vocab = model->shape.vocab};
+    b.ops->embed(b.backend, &embed, b.act->h, model->embed.data, b.act->ids);
+
+    for (uint32_t i = 0; i < model->shape.layers; i++) {
+        run_layer(&b, &model->layers[i], i);
+        if (engine->observer != NULL) observe(&b, &model->layers[i], i);
+        const uint32_t done = (uint32_t)((uint64_t)row_count * (i + 1) / model->shape.layers);
+        if (watch.progress != NULL && !watch.progress(watch.user, b.position + done)) {
+            GLM52_TRY(b.ops->finish(b.backend));
+            return glm52_fail(GLM52_ERR_CANCELLED, "cancelled behind layer %u of %u at position %u", i,
+                              model->shape.layers, b.position);
+        }
+    }
+    output_head(&b);
+    return b.ops->finish(b.backend);
+}
