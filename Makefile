@@ -22,9 +22,18 @@ STRICT  := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -Wshadow 
 INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -I$(BUILD)/generated
 LDLIBS  := -lm -pthread
 
+# Instruction sets that the loops over quantised blocks are compiled for once more: same sources, same bits, other
+# flags. quant.c chooses among them at run time.
+ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | grep __x86_64__),)
+SETS    := avx2 avx512
+endif
+FLAGS_avx2   := -mavx2
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq
+SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
+
 SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c)
 TESTS   := $(wildcard tests/native/*.c)
-OBJS    := $(SRCS:%.c=$(BUILD)/%.o)
+OBJS    := $(SRCS:%.c=$(BUILD)/%.o) $(foreach set,$(SETS),$(SET_SRCS:%.c=$(BUILD)/%.$(set).o))
 LIB     := $(BUILD)/libglm52.a
 TESTER  := $(BUILD)/test_native
 CHECKER := $(BUILD)/glm52-check
@@ -37,7 +46,7 @@ else
 EXT_LINK := -shared
 endif
 
-ALL_CFLAGS = $(STRICT) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
+ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
 
 .PHONY: all ext venv clean FORCE
 all: $(LIB) $(TESTER) $(CHECKER)
@@ -71,6 +80,13 @@ $(TABLES): tools/packaging/quant_tables.py | $(NEEDS_PYTHON)
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(TABLES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+define SET_RULE
+$(BUILD)/%.$(1).o: %.c $(BUILD)/flags | $(TABLES)
+	@mkdir -p $$(@D)
+	$$(CC) $$(ALL_CFLAGS) $$(FLAGS_$(1)) -DGLM52_VARIANT=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach set,$(SETS),$(eval $(call SET_RULE,$(set))))
 
 $(LIB): $(OBJS)
 	@rm -f $@

@@ -6,7 +6,11 @@
  * Order of summation, which every implementation of a function keeps to the bit:
  *   glm52_dot_f32   16 partial sums, s[j] over i = j, j + 16, j + 32, ... each product rounded, then added;
  *                   then pairwise: s[j] += s[j + 8]; += s[j + 4]; += s[j + 2]; s[0] + s[1].
- *   dot_q8          stated in each format's file: integer sums are exact, floats are added block after block. */
+ *   dot_q8          integers inside a block of 32, exact; floats in 8 partial sums, block b to sum b % 8, then
+ *                   pairwise as above (blocks.h).
+ *
+ * The functions exist once per instruction set, from the same source, and give the same bits; which set runs is
+ * decided once, by what the processor has. */
 #ifndef GLM52_QUANT_H
 #define GLM52_QUANT_H
 
@@ -24,7 +28,10 @@ struct glm52_q8 {
 size_t glm52_q8_bytes(size_t count);
 /* Lays a row out in memory (64-byte aligned, glm52_q8_bytes(count) long). */
 struct glm52_q8 glm52_q8_at(void *memory, size_t count);
-/* Quantises x [count]: scale = max|x| / 127, q = nearest (ties to even) of x / scale; all zero if max is 0. */
+/* Quantises x [count], count a multiple of 32: per block of 32, scale = max|x| / 127 and q = x / scale, both in
+ * float32, q to the nearest integer (ties to even). A block whose scale would be below 2^-126 is all zero, scale
+ * included. A block that holds an infinity or a NaN has scale NaN and q 0, so that whatever is multiplied with it
+ * comes out as NaN. */
 void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row);
 
 struct glm52_quant {
@@ -32,7 +39,7 @@ struct glm52_quant {
     uint32_t type;         /* ggml's number */
     uint32_t block_size;   /* values per block */
     uint32_t block_bytes;
-    /* out [count] = exact values; count a multiple of block_size */
+    /* out [count] = exact values; count a multiple of block_size. blocks need no alignment */
     void (*decode)(const void *blocks, float *out, size_t count);
     /* sum of values * activations; count a multiple of block_size and of 32. NULL for F32, F16 and BF16, which
      * are multiplied exactly in both modes */
@@ -51,5 +58,16 @@ float glm52_dot_f32(const float *a, const float *b, size_t count);
 uint16_t glm52_f32_to_f16(float value);  /* nearest, ties to even; NaN stays NaN */
 float glm52_f16_to_f32(uint16_t bits);
 float glm52_bf16_to_f32(uint16_t bits);
+
+/* All of the above for one instruction set. */
+struct glm52_quant_set {
+    const char *name;                           /* "portable", "avx2" */
+    const struct glm52_quant *const *formats;   /* in order of type, NULL behind the last */
+    float (*dot_f32)(const float *a, const float *b, size_t count);
+    void (*q8_encode)(const float *x, size_t count, struct glm52_q8 row);
+};
+
+/* The sets that this processor can run: 0 is portable, the last is the one in use, NULL past it. For tests. */
+const struct glm52_quant_set *glm52_quant_set_at(uint32_t index);
 
 #endif

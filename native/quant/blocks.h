@@ -1,0 +1,85 @@
+/* blocks.h - what the files of formats share: names per instruction set, loads, and the sums of dot_q8.
+ *
+ * Every file of native/quant but quant.c is compiled once per instruction set, with GLM52_VARIANT its name. */
+#ifndef GLM52_BLOCKS_H
+#define GLM52_BLOCKS_H
+
+#include <string.h>
+
+#include "quant.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "blocks are little-endian and read as they lie"
+#endif
+
+#ifndef GLM52_VARIANT
+#define GLM52_VARIANT portable
+#endif
+#define GLM52_JOIN_(a, b) a##_##b
+#define GLM52_JOIN(a, b) GLM52_JOIN_(a, b)
+#define GLM52_IN_VARIANT(name) GLM52_JOIN(name, GLM52_VARIANT)
+
+/* A format's row of the table. */
+#define GLM52_DEFINE_FORMAT(name, type, block_size, block_bytes, decode, dot_q8)        \
+    const struct glm52_quant GLM52_IN_VARIANT(glm52_quant_##name) = {                   \
+        #name, type, block_size, block_bytes, decode, dot_q8                            \
+    }
+
+static inline uint16_t load_u16(const uint8_t *p) {
+    uint16_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+static inline uint32_t load_u32(const uint8_t *p) {
+    uint32_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+static inline float float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* A half's exponent and fraction, moved to the places of a float's, are its value times 2^-112: the product is
+ * exact for normal and subnormal halves alike. Without branches, so that a loop of it becomes vector code. */
+static inline float f16_to_f32(uint16_t half) {
+    const uint32_t magnitude = (uint32_t)(half & 0x7FFF) << 13;
+    const uint32_t scaled = bits_of_float(float_of_bits(magnitude) * 0x1p112f);
+    const uint32_t bits = magnitude >= 0x0F800000 ? magnitude | 0x7F800000 : scaled;
+    return float_of_bits(bits | (uint32_t)(half & 0x8000) << 16);
+}
+
+static inline float load_f16(const uint8_t *p) {
+    return f16_to_f32(load_u16(p));
+}
+
+/* The sums of dot_q8. Blocks of 32 activations are numbered over the whole row; block b adds its term to
+ * lane[b % 8]. The term is
+ *     (d * scale[b]) * n                          n: integer, sum of code * q over the block,
+ *     (d * scale[b]) * n - (m * scale[b]) * k     k: integer, sum of q, for formats with a minimum,
+ * with d and m the block's (or super-block's) float factors; a format whose sub-blocks have integer factors
+ * multiplies n and k by them before. n and k stay below 2^24, each file says why, so they are exact as floats. */
+#define LANES 8
+
+static inline float sum_lanes(const float *lane) {
+    float half[4];
+    for (int j = 0; j < 4; j++) half[j] = lane[j] + lane[j + 4];
+    return (half[0] + half[2]) + (half[1] + half[3]);
+}
+
+static inline int32_t dot_i8(const int8_t *a, const int8_t *b, int count) {
+    int32_t sum = 0;
+    for (int i = 0; i < count; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+#endif
