@@ -15,7 +15,7 @@ END = "/* cdef: end */"
 
 # What C calls back: the Python side of glm52_progress and glm52_observer (native.py defines them).
 CALLBACKS = """
-extern "Python" bool glm52_py_progress(void *user, double tokens_done);
+extern "Python" bool glm52_py_progress(void *user, uint32_t position);
 extern "Python" void glm52_py_observer(void *user, const glm52_observation *observation);
 """
 

@@ -1,0 +1,175 @@
+"""An engine: one conversation on one model, and the memory planned for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError, UnsupportedError
+from .model import Model
+from .native import KV_TYPES, NativeEngine, Observation, Progress
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory of an engine in bytes; total is the sum of the others."""
+
+    weights_mapped: int  # of the file, shared with the page cache
+    kv_cache: int
+    index_cache: int
+    activations: int
+    backend_scratch: int
+    host: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Measured since the engine was opened."""
+
+    prefill_tokens: int
+    prefill_ns: int
+    eval_tokens: int
+    eval_ns: int
+    cancelled: int
+
+
+class Engine:
+    """Runs a model. Close it, or use it in a with statement.
+
+    context    positions there is room for, 1 .. model.shape.context_max
+    backend    "auto" or "cpu"
+    threads    0: one per processor this process may use. Never changes a bit of any result
+    quality    float32 activations against exact weights, in a fixed order of summation; else activations are
+               rounded to 8 bits and multiplied with the quantised weights as they lie
+    kv_type    "f16" or "f32": how cache rows are kept
+    chunk_rows rows of a prefill batch, 0 for the default
+    latent_epsilon  of the norms of the low-rank query and key-value latents; None: the model's own. Hugging Face
+               transformers uses 1e-6
+    streaming, mtp and profile belong to parts that this version does not have: UnsupportedError.
+
+    Raises ContextError, MemoryBudgetError, UnsupportedError, ArgumentError. A call that fails leaves the engine as it
+    was."""
+
+    def __init__(
+        self,
+        model: Model,
+        context: int = 4096,
+        backend: str = "auto",
+        threads: int = 0,
+        quality: bool = False,
+        kv_type: str = "f16",
+        streaming: Any = None,
+        mtp: bool = False,
+        profile: Any = None,
+        chunk_rows: int = 0,
+        latent_epsilon: float | None = None,
+    ) -> None:
+        for name, value in (("streaming", streaming), ("mtp", mtp), ("profile", profile)):
+            if value:
+                raise UnsupportedError(f"{name}={value!r}: this version has no {name}")
+        if kv_type not in KV_TYPES:
+            raise ArgumentError(f"kv_type {kv_type!r}; it must be one of {', '.join(sorted(KV_TYPES))}")
+        for name, number in (("context", context), ("threads", threads), ("chunk_rows", chunk_rows)):
+            if not 0 <= number < 2**32:
+                raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
+        if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
+            raise ArgumentError(f"latent_epsilon {latent_epsilon}; it must be above 0 and at most 1")
+        self.model = model
+        self._native = NativeEngine(
+            model.native,
+            {
+                "backend": backend,
+                "context": context,
+                "threads": threads,
+                "quality": int(bool(quality)),
+                "kv_type": KV_TYPES[kv_type],
+                "chunk_rows": chunk_rows,
+                "latent_epsilon": latent_epsilon or 0.0,
+            },
+        )
+
+    def prefill(self, ids: Sequence[int], progress: Progress | None = None) -> int:
+        """Feeds tokens and returns how many were completed: all, or fewer after a cancellation.
+
+        progress(position) is called before each batch and behind each of its layers; returning False (or anything
+        false but None) cancels: the engine then stands behind the last whole batch, and feeding the rest gives bit
+        for bit what one call would have. An exception raised in it, KeyboardInterrupt too, cancels alike and is
+        raised here."""
+        return self._native.prefill(_token_list(ids), progress)
+
+    def eval(self, token: int) -> None:
+        """Feeds one token. KeyboardInterrupt leaves the engine as it was."""
+        self._native.eval(int(token))
+
+    @property
+    def logits(self) -> np.ndarray:
+        """float32 [vocab] of the last token fed. A read-only view of the engine's memory: the next token overwrites
+        it (copy to keep), and it stays readable after close. Raises Error if there are none."""
+        return self._native.logits()
+
+    @property
+    def position(self) -> int:
+        """Number of tokens held, which is the position of the next one."""
+        return self._native.position()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens held."""
+        return self._native.tokens()
+
+    @property
+    def context(self) -> int:
+        """Positions there is room for."""
+        return self._native.context()
+
+    def reset(self) -> None:
+        """Goes back to position 0."""
+        self._native.rewind(0)
+
+    def rewind(self, position: int) -> None:
+        """Goes back to an earlier position; what follows equals never having been further, bit for bit. There are no
+        logits then, unless position is the current one."""
+        self._native.rewind(position)
+
+    def align(self, ids: Sequence[int]) -> int:
+        """Keeps the longest common prefix of the tokens held and ids and returns its length, always below len(ids) so
+        that feeding ids from there on gives logits."""
+        return self._native.align(_token_list(ids))
+
+    def observe(self, callback: Callable[[Observation], Any] | None) -> None:
+        """Has callback called once per trunk layer of every batch with what the layer decided; None ends it. An
+        exception in it is raised by the call that ran the layer, once that is done."""
+        self._native.observe(callback)
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend in use."""
+        return self._native.backend()
+
+    @property
+    def plan(self) -> Plan:
+        """The memory that was planned and allocated."""
+        return Plan(**self._native.plan())
+
+    def stats(self) -> Stats:
+        """Counters since the engine was opened."""
+        return Stats(**self._native.stats())
+
+    def close(self) -> None:
+        """Frees the engine; closing twice is fine."""
+        self._native.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _token_list(ids: Sequence[int]) -> list[int]:
+    return [int(token) for token in ids]
