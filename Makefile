@@ -28,7 +28,7 @@ ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | 
 SETS    := avx2 avx512
 endif
 FLAGS_avx2   := -mavx2
-FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
 SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c)
@@ -48,7 +48,7 @@ endif
 
 ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
 
-.PHONY: all ext venv clean FORCE
+.PHONY: all ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE
 all: $(LIB) $(TESTER) $(CHECKER)
 
 # ---- the environment that the build's own tools run in ----
@@ -116,6 +116,45 @@ $(BUILD)/native_shim.o: $(BUILD)/native_shim.c $(BUILD)/flags
 
 $(EXT): $(BUILD)/native_shim.o $(LIB)
 	$(CC) $(CFLAGS) $(ARCHFLAGS) $(LDFLAGS) $(EXT_LINK) -o $@ $^ $(LDLIBS)
+
+# ---- what the README names ----
+
+MODEL   ?= $(firstword $(wildcard models/glm52-nano-*.gguf) $(BUILD)/models/tiny.gguf)
+PROMPT  ?= What is glm52-rt?
+
+run: $(VENV)/ready $(EXT) $(MODEL)
+	@PYTHONPATH=python $(PYTHON) -m glm52_rt run $(MODEL) --chat "$(PROMPT)" -n 64 --temp 0
+
+$(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
+	@mkdir -p $(@D)
+	$(PYTHON) tools/make_model.py $* -o $@
+
+test: test-c test-asan test-tsan test-vectors test-python tidy
+	@echo "every test passed"
+
+test-c: $(TESTER)
+	$(TESTER)
+
+# The same C tests and the fuzz corpus under AddressSanitizer and UndefinedBehaviorSanitizer.
+test-asan: $(VENV)/ready
+	$(MAKE) BUILD=$(BUILD)/asan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover' \
+	    LDFLAGS='-fsanitize=address,undefined' test-c
+
+# The thread pool's tests under ThreadSanitizer.
+test-tsan: $(VENV)/ready
+	$(MAKE) BUILD=$(BUILD)/tsan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=thread' LDFLAGS=-fsanitize=thread \
+	    $(BUILD)/tsan/test_native
+	$(BUILD)/tsan/test_native pool
+
+# Recorded vectors, run from C alone.
+test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
+	$(CHECKER) $(BUILD)/models/tiny.gguf $(wildcard tests/vectors/tiny*.txt)
+
+test-python: $(VENV)/ready $(EXT)
+	$(PYTHON) -m pytest -q
+
+tidy: $(VENV)/ready
+	$(PYTHON) tools/tidy.py
 
 clean:
 	rm -rf $(BUILD) $(EXT)
