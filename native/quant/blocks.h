@@ -50,12 +50,13 @@ static inline uint32_t bits_of_float(float value) {
 }
 
 /* A half's exponent and fraction, moved to the places of a float's, are its value times 2^-112: the product is
- * exact for normal and subnormal halves alike. Without branches, so that a loop of it becomes vector code. */
+ * exact for normal and subnormal halves alike; infinity and NaN get the float's exponent for them. Without
+ * branches, so that a loop of it becomes vector code. */
 static inline float f16_to_f32(uint16_t half) {
     const uint32_t magnitude = (uint32_t)(half & 0x7FFF) << 13;
     const uint32_t scaled = bits_of_float(float_of_bits(magnitude) * 0x1p112f);
-    const uint32_t bits = magnitude >= 0x0F800000 ? magnitude | 0x7F800000 : scaled;
-    return float_of_bits(bits | (uint32_t)(half & 0x8000) << 16);
+    const uint32_t special = magnitude >= 0x0F800000 ? 0x7F800000 : 0;
+    return float_of_bits(scaled | special | (uint32_t)(half & 0x8000) << 16);
 }
 
 static inline float load_f16(const uint8_t *p) {
@@ -76,9 +77,11 @@ static inline float sum_lanes(const float *lane) {
     return (half[0] + half[2]) + (half[1] + half[3]);
 }
 
-static inline int32_t dot_i8(const int8_t *a, const int8_t *b, int count) {
+/* 32 codes times 32 activations. Codes are 16-bit because compilers then find the multiply-add of pairs that
+ * every vector unit has. */
+static inline int32_t dot_codes(const int16_t *code, const int8_t *q) {
     int32_t sum = 0;
-    for (int i = 0; i < count; i++) sum += a[i] * b[i];
+    for (int i = 0; i < 32; i++) sum += code[i] * q[i];
     return sum;
 }
 
