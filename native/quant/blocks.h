@@ -66,7 +66,7 @@ static inline float load_f16(const uint8_t *p) {
 /* The sums of dot_q8. Blocks of 32 activations are numbered over the whole row; block b adds its term to
  * lane[b % 8]. The term is
  *     (d * scale[b]) * n                          n: integer, sum of code * q over the block,
- *     (d * scale[b]) * n - (m * scale[b]) * k     k: integer, sum of q, for formats with a minimum,
+ *     (d * scale[b]) * n + (m * scale[b]) * k     k: integer, sum of q, for formats with an offset,
  * with d and m the block's (or super-block's) float factors; a format whose sub-blocks have integer factors
  * multiplies n and k by them before. n and k stay below 2^24, each file says why, so they are exact as floats. */
 #define LANES 8
@@ -83,6 +83,31 @@ static inline int32_t dot_codes(const int16_t *code, const int8_t *q) {
     int32_t sum = 0;
     for (int i = 0; i < 32; i++) sum += code[i] * q[i];
     return sum;
+}
+
+/* ---- super-blocks of 256 values, which are 8 blocks of 32: one for each lane ---- */
+
+#define SUPER 256
+
+/* code [256] *= factor [16], a factor for 16 codes. */
+static inline void scale_codes_16(int16_t *code, const int16_t *factor) {
+    for (int g = 0; g < 16; g++) {
+        for (int i = 0; i < 16; i++) code[16 * g + i] = (int16_t)(code[16 * g + i] * factor[g]);
+    }
+}
+
+/* n [8] = integer sums of code [256] and 256 activations. */
+static inline void dot_super(const int16_t *code, const int8_t *q, int32_t *n) {
+    for (int b = 0; b < 8; b++) n[b] = dot_codes(code + 32 * b, q + 32 * b);
+}
+
+static inline void add_super(float *lane, float d, const float *scale, const int32_t *n) {
+    for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b];
+}
+
+static inline void add_super_with_minimum(float *lane, float d, float m, const float *scale, const int32_t *n,
+                                          const int32_t *k) {
+    for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b] - (m * scale[b]) * (float)k[b];
 }
 
 #endif

@@ -1,0 +1,264 @@
+/* k_quants.c - Q2_K to Q6_K: super-blocks of 256 values with float16 factors d and, in Q2_K, Q4_K and Q5_K, m;
+ * sub-blocks of 16 or 32 values have small integer factors f and g of them.
+ *
+ *     Q2_K  factors 16, codes 64, d 2, m 2                 16s   (d f) code - (m g)     f, g 4 bits
+ *     Q3_K  high 32, codes 64, factors 12, d 2             16s   (d f) code             f 6 bits, -32..31
+ *     Q4_K  d 2, m 2, factors 12, codes 128                32s   (d f) code - (m g)     f, g 6 bits
+ *     Q5_K  d 2, m 2, factors 12, high 32, codes 128       32s   (d f) code - (m g)     f, g 6 bits
+ *     Q6_K  codes 128, high 64, factors 16, d 2            16s   (d f) code             f 8 bits, -128..127
+ *
+ * Integers of dot_q8: n sums f * code * q over 32 values, k sums g * q. Bounds of |n|, with |q| <= 127:
+ *     Q2_K 15 * 3 * 127 * 32 = 182,880     Q3_K 32 * 4 * 127 * 32 = 520,192     Q4_K 63 * 15 * 127 * 32 = 3,840,480
+ *     Q5_K 63 * 31 * 127 * 32 = 7,936,992  Q6_K 128 * 32 * 127 * 32 = 16,646,144, and |k| <= 63 * 127 * 32 = 256,032
+ * all below 2^24; and |f * code| <= 4,096, which is an int16. */
+#include "blocks.h"
+
+/* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
+static inline void codes_2_bits(const uint8_t *in, int16_t *code) {
+    for (int half = 0; half < 2; half++) {
+        for (int pair = 0; pair < 4; pair++) {
+            for (int i = 0; i < 32; i++) {
+                code[128 * half + 32 * pair + i] = (int16_t)(in[32 * half + i] >> 2 * pair & 3);
+            }
+        }
+    }
+}
+
+/* Codes of 4 bits: each 32 bytes hold 2 blocks of 32, the low nibbles and the high ones. */
+static inline void codes_4_bits(const uint8_t *in, int16_t *code) {
+    for (int c = 0; c < 4; c++) {
+        for (int i = 0; i < 32; i++) {
+            code[64 * c + i] = (int16_t)(in[32 * c + i] & 15);
+            code[64 * c + 32 + i] = (int16_t)(in[32 * c + i] >> 4);
+        }
+    }
+}
+
+static inline void codes_q3_k(const uint8_t *high, const uint8_t *low, int16_t *code) {
+    codes_2_bits(low, code);
+    for (int b = 0; b < 8; b++) {
+        for (int i = 0; i < 32; i++) {
+            code[32 * b + i] = (int16_t)(code[32 * b + i] + ((high[i] >> b & 1) << 2) - 4);
+        }
+    }
+}
+
+static inline void codes_q5_k(const uint8_t *high, const uint8_t *low, int16_t *code) {
+    codes_4_bits(low, code);
+    for (int b = 0; b < 8; b++) {
+        for (int i = 0; i < 32; i++) {
+            code[32 * b + i] = (int16_t)(code[32 * b + i] | (high[i] >> b & 1) << 4);
+        }
+    }
+}
+
+/* Each 64 bytes of low and 32 of high hold 4 blocks of 32: low nibbles of 64 values, then their high nibbles. */
+static inline void codes_q6_k(const uint8_t *low, const uint8_t *high, int16_t *code) {
+    for (int half = 0; half < 2; half++) {
+        for (int b = 0; b < 4; b++) {
+            const uint8_t *nibbles = low + 64 * half + 32 * (b & 1);
+            for (int i = 0; i < 32; i++) {
+                const int four = nibbles[i] >> 4 * (b >> 1) & 15, two = high[32 * half + i] >> 2 * b & 3;
+                code[128 * half + 32 * b + i] = (int16_t)((four | two << 4) - 32);
+            }
+        }
+    }
+}
+
+static inline void factors_q2_k(const uint8_t *in, int16_t *f, int16_t *g) {
+    for (int i = 0; i < 16; i++) {
+        f[i] = (int16_t)(in[i] & 15);
+        g[i] = (int16_t)(in[i] >> 4);
+    }
+}
+
+/* 16 factors of 6 bits: low nibbles of 8 bytes, then their high ones; upper pairs of bits from 4 more bytes, the
+ * lowest pairs first. */
+static inline void factors_q3_k(const uint8_t *in, int16_t *f) {
+    for (int i = 0; i < 16; i++) {
+        const int low = in[i % 8] >> 4 * (i / 8) & 15, high = in[8 + i % 4] >> 2 * (i / 4) & 3;
+        f[i] = (int16_t)((low | high << 4) - 32);
+    }
+}
+
+/* 8 pairs of 6 bits: the first four f, the first four g in the low bits of a byte each; f and g of the last four
+ * as nibbles of one byte, their upper pairs of bits in the tops of the first eight bytes. */
+static inline void factors_q4_k(const uint8_t *in, int16_t *f, int16_t *g) {
+    for (int i = 0; i < 4; i++) {
+        f[i] = (int16_t)(in[i] & 63);
+        g[i] = (int16_t)(in[4 + i] & 63);
+        f[4 + i] = (int16_t)((in[8 + i] & 15) | (in[i] >> 6) << 4);
+        g[4 + i] = (int16_t)((in[8 + i] >> 4) | (in[4 + i] >> 6) << 4);
+    }
+}
+
+static inline void factors_q6_k(const uint8_t *in, int16_t *f) {
+    for (int i = 0; i < 16; i++) f[i] = (int8_t)in[i];
+}
+
+/* out [size] = d code - m */
+static inline void decode_sub_block(const int16_t *code, float d, float m, int size, float *out) {
+    for (int i = 0; i < size; i++) out[i] = d * (float)code[i] - m;
+}
+
+/* The same without a minimum: d code - 0 would make a plus zero of a minus zero. */
+static inline void decode_scaled_sub_block(const int16_t *code, float d, float *out) {
+    for (int i = 0; i < 16; i++) out[i] = d * (float)code[i];
+}
+
+/* ---- Q2_K ---- */
+
+static void decode_q2_k(const void *blocks, float *out, size_t count) {
+    const uint8_t *block = blocks;
+    for (size_t at = 0; at < count; at += SUPER, block += 84) {
+        const float d = load_f16(block + 80), m = load_f16(block + 82);
+        int16_t code[SUPER], f[16], g[16];
+        codes_2_bits(block + 16, code);
+        factors_q2_k(block, f, g);
+        for (int s = 0; s < 16; s++) {
+            decode_sub_block(code + 16 * s, d * (float)f[s], m * (float)g[s], 16, out + at + 16 * s);
+        }
+    }
+}
+
+static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    const uint8_t *block = blocks;
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += 84) {
+        int16_t code[SUPER], f[16], g[16];
+        int32_t n[8], k[8];
+        codes_2_bits(block + 16, code);
+        factors_q2_k(block, f, g);
+        scale_codes_16(code, f);
+        dot_super(code, row->q + at, n);
+        const int16_t *sum = row->sum + at / 16;
+        for (int b = 0; b < 8; b++) k[b] = g[2 * b] * sum[2 * b] + g[2 * b + 1] * sum[2 * b + 1];
+        add_super_with_minimum(lane, load_f16(block + 80), load_f16(block + 82), row->scale + at / 32, n, k);
+    }
+    return sum_lanes(lane);
+}
+
+/* ---- Q3_K and Q6_K ---- */
+
+static void decode_q3_k(const void *blocks, float *out, size_t count) {
+    const uint8_t *block = blocks;
+    for (size_t at = 0; at < count; at += SUPER, block += 110) {
+        const float d = load_f16(block + 108);
+        int16_t code[SUPER], f[16];
+        codes_q3_k(block, block + 32, code);
+        factors_q3_k(block + 96, f);
+        for (int s = 0; s < 16; s++) decode_scaled_sub_block(code + 16 * s, d * (float)f[s], out + at + 16 * s);
+    }
+}
+
+static float dot_q3_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    const uint8_t *block = blocks;
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += 110) {
+        int16_t code[SUPER], f[16];
+        int32_t n[8];
+        codes_q3_k(block, block + 32, code);
+        factors_q3_k(block + 96, f);
+        scale_codes_16(code, f);
+        dot_super(code, row->q + at, n);
+        add_super(lane, load_f16(block + 108), row->scale + at / 32, n);
+    }
+    return sum_lanes(lane);
+}
+
+static void decode_q6_k(const void *blocks, float *out, size_t count) {
+    const uint8_t *block = blocks;
+    for (size_t at = 0; at < count; at += SUPER, block += 210) {
+        const float d = load_f16(block + 208);
+        int16_t code[SUPER], f[16];
+        codes_q6_k(block, block + 128, code);
+        factors_q6_k(block + 192, f);
+        for (int s = 0; s < 16; s++) decode_scaled_sub_block(code + 16 * s, d * (float)f[s], out + at + 16 * s);
+    }
+}
+
+static float dot_q6_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    const uint8_t *block = blocks;
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += 210) {
+        int16_t code[SUPER], f[16];
+        int32_t n[8];
+        codes_q6_k(block, block + 128, code);
+        factors_q6_k(block + 192, f);
+        scale_codes_16(code, f);
+        dot_super(code, row->q + at, n);
+        add_super(lane, load_f16(block + 208), row->scale + at / 32, n);
+    }
+    return sum_lanes(lane);
+}
+
+/* ---- Q4_K and Q5_K: one after the other but for the codes ---- */
+
+static inline void decode_by_32(const uint8_t *block, const int16_t *code, float *out) {
+    const float d = load_f16(block), m = load_f16(block + 2);
+    int16_t f[8], g[8];
+    factors_q4_k(block + 4, f, g);
+    for (int s = 0; s < 8; s++) {
+        decode_sub_block(code + 32 * s, d * (float)f[s], m * (float)g[s], 32, out + 32 * s);
+    }
+}
+
+static inline void dot_by_32(const uint8_t *block, const int16_t *code, const struct glm52_q8 *row, size_t at,
+                             float *lane) {
+    const int16_t *sum = row->sum + at / 16;
+    int16_t f[8], g[8];
+    int32_t n[8], k[8];
+    factors_q4_k(block + 4, f, g);
+    dot_super(code, row->q + at, n);
+    for (int b = 0; b < 8; b++) {
+        n[b] *= f[b];
+        k[b] = g[b] * (sum[2 * b] + sum[2 * b + 1]);
+    }
+    add_super_with_minimum(lane, load_f16(block), load_f16(block + 2), row->scale + at / 32, n, k);
+}
+
+static void decode_q4_k(const void *blocks, float *out, size_t count) {
+    const uint8_t *block = blocks;
+    for (size_t at = 0; at < count; at += SUPER, block += 144) {
+        int16_t code[SUPER];
+        codes_4_bits(block + 16, code);
+        decode_by_32(block, code, out + at);
+    }
+}
+
+static float dot_q4_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    const uint8_t *block = blocks;
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += 144) {
+        int16_t code[SUPER];
+        codes_4_bits(block + 16, code);
+        dot_by_32(block, code, row, at, lane);
+    }
+    return sum_lanes(lane);
+}
+
+static void decode_q5_k(const void *blocks, float *out, size_t count) {
+    const uint8_t *block = blocks;
+    for (size_t at = 0; at < count; at += SUPER, block += 176) {
+        int16_t code[SUPER];
+        codes_q5_k(block + 16, block + 48, code);
+        decode_by_32(block, code, out + at);
+    }
+}
+
+static float dot_q5_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    const uint8_t *block = blocks;
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += 176) {
+        int16_t code[SUPER];
+        codes_q5_k(block + 16, block + 48, code);
+        dot_by_32(block, code, row, at, lane);
+    }
+    return sum_lanes(lane);
+}
+
+GLM52_DEFINE_FORMAT(Q2_K, 10, 256, 84, decode_q2_k, dot_q2_k);
+GLM52_DEFINE_FORMAT(Q3_K, 11, 256, 110, decode_q3_k, dot_q3_k);
+GLM52_DEFINE_FORMAT(Q4_K, 12, 256, 144, decode_q4_k, dot_q4_k);
+GLM52_DEFINE_FORMAT(Q5_K, 13, 256, 176, decode_q5_k, dot_q5_k);
+GLM52_DEFINE_FORMAT(Q6_K, 14, 256, 210, decode_q6_k, dot_q6_k);
