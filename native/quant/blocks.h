@@ -37,6 +37,19 @@ static inline uint32_t load_u32(const uint8_t *p) {
     return value;
 }
 
+static inline uint64_t load_u64(const uint8_t *p) {
+    uint64_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+/* low [8], high [8] = nibbles of 8 bytes */
+static inline void nibbles_of_8(uint64_t bytes, int8_t *low, int8_t *high) {
+    const uint64_t l = bytes & 0x0F0F0F0F0F0F0F0F, h = bytes >> 4 & 0x0F0F0F0F0F0F0F0F;
+    memcpy(low, &l, sizeof(l));
+    memcpy(high, &h, sizeof(h));
+}
+
 static inline float float_of_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof(value));
@@ -90,9 +103,10 @@ static inline int32_t dot_codes(const int16_t *code, const int8_t *q) {
 #define SUPER 256
 
 /* code [256] *= factor [16], a factor for 16 codes. */
-static inline void scale_codes_16(int16_t *code, const int16_t *factor) {
-    for (int g = 0; g < 16; g++) {
-        for (int i = 0; i < 16; i++) code[16 * g + i] = (int16_t)(code[16 * g + i] * factor[g]);
+static inline void scale_codes_16(int16_t *code, const int8_t *factor) {
+    for (int b = 0; b < 8; b++) {
+        const int8_t f0 = factor[2 * b], f1 = factor[2 * b + 1];
+        for (int i = 0; i < 32; i++) code[32 * b + i] = (int16_t)(code[32 * b + i] * (i < 16 ? f0 : f1));
     }
 }
 

@@ -65,45 +65,45 @@ static inline void codes_q6_k(const uint8_t *low, const uint8_t *high, int16_t *
     }
 }
 
-static inline void factors_q2_k(const uint8_t *in, int16_t *f, int16_t *g) {
-    for (int i = 0; i < 16; i++) {
-        f[i] = (int16_t)(in[i] & 15);
-        g[i] = (int16_t)(in[i] >> 4);
-    }
+static inline void factors_q2_k(const uint8_t *in, int8_t *f, int8_t *g) {
+    nibbles_of_8(load_u64(in), f, g);
+    nibbles_of_8(load_u64(in + 8), f + 8, g + 8);
 }
 
 /* 16 factors of 6 bits: low nibbles of 8 bytes, then their high ones; upper pairs of bits from 4 more bytes, the
  * lowest pairs first. */
-static inline void factors_q3_k(const uint8_t *in, int16_t *f) {
+static inline void factors_q3_k(const uint8_t *in, int8_t *f) {
     for (int i = 0; i < 16; i++) {
         const int low = in[i % 8] >> 4 * (i / 8) & 15, high = in[8 + i % 4] >> 2 * (i / 4) & 3;
-        f[i] = (int16_t)((low | high << 4) - 32);
+        f[i] = (int8_t)((low | high << 4) - 32);
     }
 }
 
 /* 8 pairs of 6 bits: the first four f, the first four g in the low bits of a byte each; f and g of the last four
  * as nibbles of one byte, their upper pairs of bits in the tops of the first eight bytes. */
-static inline void factors_q4_k(const uint8_t *in, int16_t *f, int16_t *g) {
+static inline void factors_q4_k(const uint8_t *in, int8_t *f, int8_t *g) {
     for (int i = 0; i < 4; i++) {
-        f[i] = (int16_t)(in[i] & 63);
-        g[i] = (int16_t)(in[4 + i] & 63);
-        f[4 + i] = (int16_t)((in[8 + i] & 15) | (in[i] >> 6) << 4);
-        g[4 + i] = (int16_t)((in[8 + i] >> 4) | (in[4 + i] >> 6) << 4);
+        f[i] = (int8_t)(in[i] & 63);
+        g[i] = (int8_t)(in[4 + i] & 63);
+        f[4 + i] = (int8_t)((in[8 + i] & 15) | (in[i] >> 6) << 4);
+        g[4 + i] = (int8_t)((in[8 + i] >> 4) | (in[4 + i] >> 6) << 4);
     }
 }
 
-static inline void factors_q6_k(const uint8_t *in, int16_t *f) {
+static inline void factors_q6_k(const uint8_t *in, int8_t *f) {
     for (int i = 0; i < 16; i++) f[i] = (int8_t)in[i];
 }
 
-/* out [size] = d code - m */
-static inline void decode_sub_block(const int16_t *code, float d, float m, int size, float *out) {
-    for (int i = 0; i < size; i++) out[i] = d * (float)code[i] - m;
+/* out [32] = (d f) code, a factor for 16 values */
+static inline void decode_16s(const int16_t *code, float d, const int8_t *f, float *out) {
+    const float d0 = d * (float)f[0], d1 = d * (float)f[1];
+    for (int i = 0; i < 32; i++) out[i] = (i < 16 ? d0 : d1) * (float)code[i];
 }
 
-/* The same without a minimum: d code - 0 would make a plus zero of a minus zero. */
-static inline void decode_scaled_sub_block(const int16_t *code, float d, float *out) {
-    for (int i = 0; i < 16; i++) out[i] = d * (float)code[i];
+/* out [32] -= m g */
+static inline void subtract_16s(float m, const int8_t *g, float *out) {
+    const float m0 = m * (float)g[0], m1 = m * (float)g[1];
+    for (int i = 0; i < 32; i++) out[i] -= i < 16 ? m0 : m1;
 }
 
 /* ---- Q2_K ---- */
@@ -112,11 +112,13 @@ static void decode_q2_k(const void *blocks, float *out, size_t count) {
     const uint8_t *block = blocks;
     for (size_t at = 0; at < count; at += SUPER, block += 84) {
         const float d = load_f16(block + 80), m = load_f16(block + 82);
-        int16_t code[SUPER], f[16], g[16];
+        int16_t code[SUPER];
+        int8_t f[16], g[16];
         codes_2_bits(block + 16, code);
         factors_q2_k(block, f, g);
-        for (int s = 0; s < 16; s++) {
-            decode_sub_block(code + 16 * s, d * (float)f[s], m * (float)g[s], 16, out + at + 16 * s);
+        for (int b = 0; b < 8; b++) {
+            decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
+            subtract_16s(m, g + 2 * b, out + at + 32 * b);
         }
     }
 }
@@ -125,7 +127,8 @@ static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
     for (size_t at = 0; at < count; at += SUPER, block += 84) {
-        int16_t code[SUPER], f[16], g[16];
+        int16_t code[SUPER];
+        int8_t f[16], g[16];
         int32_t n[8], k[8];
         codes_2_bits(block + 16, code);
         factors_q2_k(block, f, g);
@@ -144,10 +147,11 @@ static void decode_q3_k(const void *blocks, float *out, size_t count) {
     const uint8_t *block = blocks;
     for (size_t at = 0; at < count; at += SUPER, block += 110) {
         const float d = load_f16(block + 108);
-        int16_t code[SUPER], f[16];
+        int16_t code[SUPER];
+        int8_t f[16];
         codes_q3_k(block, block + 32, code);
         factors_q3_k(block + 96, f);
-        for (int s = 0; s < 16; s++) decode_scaled_sub_block(code + 16 * s, d * (float)f[s], out + at + 16 * s);
+        for (int b = 0; b < 8; b++) decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
     }
 }
 
@@ -155,7 +159,8 @@ static float dot_q3_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
     for (size_t at = 0; at < count; at += SUPER, block += 110) {
-        int16_t code[SUPER], f[16];
+        int16_t code[SUPER];
+        int8_t f[16];
         int32_t n[8];
         codes_q3_k(block, block + 32, code);
         factors_q3_k(block + 96, f);
@@ -170,10 +175,11 @@ static void decode_q6_k(const void *blocks, float *out, size_t count) {
     const uint8_t *block = blocks;
     for (size_t at = 0; at < count; at += SUPER, block += 210) {
         const float d = load_f16(block + 208);
-        int16_t code[SUPER], f[16];
+        int16_t code[SUPER];
+        int8_t f[16];
         codes_q6_k(block, block + 128, code);
         factors_q6_k(block + 192, f);
-        for (int s = 0; s < 16; s++) decode_scaled_sub_block(code + 16 * s, d * (float)f[s], out + at + 16 * s);
+        for (int b = 0; b < 8; b++) decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
     }
 }
 
@@ -181,7 +187,8 @@ static float dot_q6_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
     for (size_t at = 0; at < count; at += SUPER, block += 210) {
-        int16_t code[SUPER], f[16];
+        int16_t code[SUPER];
+        int8_t f[16];
         int32_t n[8];
         codes_q6_k(block, block + 128, code);
         factors_q6_k(block + 192, f);
@@ -196,17 +203,18 @@ static float dot_q6_k(const void *blocks, const struct glm52_q8 *row, size_t cou
 
 static inline void decode_by_32(const uint8_t *block, const int16_t *code, float *out) {
     const float d = load_f16(block), m = load_f16(block + 2);
-    int16_t f[8], g[8];
+    int8_t f[8], g[8];
     factors_q4_k(block + 4, f, g);
-    for (int s = 0; s < 8; s++) {
-        decode_sub_block(code + 32 * s, d * (float)f[s], m * (float)g[s], 32, out + 32 * s);
+    for (int b = 0; b < 8; b++) {
+        const float df = d * (float)f[b], mg = m * (float)g[b];
+        for (int i = 32 * b; i < 32 * b + 32; i++) out[i] = df * (float)code[i] - mg;
     }
 }
 
 static inline void dot_by_32(const uint8_t *block, const int16_t *code, const struct glm52_q8 *row, size_t at,
                              float *lane) {
     const int16_t *sum = row->sum + at / 16;
-    int16_t f[8], g[8];
+    int8_t f[8], g[8];
     int32_t n[8], k[8];
     factors_q4_k(block + 4, f, g);
     dot_super(code, row->q + at, n);
