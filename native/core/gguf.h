@@ -7,6 +7,21 @@
 
 #include "glm52.h"
 
+/* Limits. A file that passes one is refused with the limit's number in the message. */
+#define GLM52_GGUF_KEYS_MAX 16384u
+#define GLM52_GGUF_TENSORS_MAX 65536u           /* of all shards together */
+#define GLM52_GGUF_SHARDS_MAX 512u
+#define GLM52_GGUF_KEY_BYTES_MAX 65535u         /* the format's own limit */
+#define GLM52_GGUF_NAME_BYTES_MAX 127u          /* of a tensor's name; the format promises at most 64 */
+#define GLM52_GGUF_HEADER_BYTES_MAX 268435456u  /* magic to end of tensor infos; the real model's is 9.5 MB */
+#define GLM52_GGUF_DIMENSIONS_MAX 4u
+#define GLM52_GGUF_ELEMENTS_MAX 281474976710656u /* of one tensor, 2^48: sizes in bytes can't overflow */
+#define GLM52_GGUF_OFFSET_MAX 1152921504606846976u /* of a tensor in the data, 2^60: nor can sums of places */
+#define GLM52_GGUF_ALIGNMENT_MIN 8u
+#define GLM52_GGUF_ALIGNMENT_MAX 65536u
+#define GLM52_GGUF_ALIGNMENT_DEFAULT 32u
+#define GLM52_GGUF_FOLDER_FILES_MAX 4096u       /* *.gguf files of one folder */
+
 struct glm52_gguf_shard {
     char *path;
     int file;                 /* open for reading; pread goes here */
@@ -19,11 +34,12 @@ struct glm52_gguf_shard {
 struct glm52_gguf {
     struct glm52_gguf_shard *shards;
     uint32_t shard_count;
-    glm52_tensor_info *tensors;   /* order of the files; names are zero-terminated copies owned here */
+    glm52_tensor_info *tensors;   /* order of the files; names are zero-terminated copies owned here: UTF-8
+                                     without control characters */
     uint64_t tensor_count;
     glm52_value *keys;            /* of shard 0; key names are copies owned here, data points into the map */
     uint64_t key_count;
-    void *private_data;           /* hash indexes and string storage */
+    void *private_data;           /* name indexes and string storage */
 };
 
 /* Opens path: a file, any shard of a split model, or a folder that holds exactly one model.
