@@ -1,0 +1,148 @@
+/* row.c - work on single rows: norms, rotation, silu, exp, and rows of the caches.
+ *
+ * Every function is plain arithmetic in a fixed order, exp included, so its bits are the same on every
+ * machine with IEEE floats, whatever vectors the compiler makes of a loop. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+
+/* Partial sums of a row, so that additions do not wait for each other. */
+#define LANES 8
+
+static double add_lanes(double *lane) {
+    for (size_t width = LANES / 2; width > 0; width /= 2) {
+        for (size_t j = 0; j < width; j++) lane[j] += lane[j + width];
+    }
+    return lane[0];
+}
+
+static double sum(const float *x, size_t count) {
+    double lane[LANES] = {0};
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        for (size_t j = 0; j < LANES; j++) lane[j] += (double)x[i + j];
+    }
+    for (size_t j = 0; i + j < count; j++) lane[j] += (double)x[i + j];
+    return add_lanes(lane);
+}
+
+/* Sum of (x[i] - centre)^2. */
+static double sum_squares(const float *x, size_t count, double centre) {
+    double lane[LANES] = {0};
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        for (size_t j = 0; j < LANES; j++) {
+            const double d = (double)x[i + j] - centre;
+            lane[j] += d * d;
+        }
+    }
+    for (size_t j = 0; i + j < count; j++) {
+        const double d = (double)x[i + j] - centre;
+        lane[j] += d * d;
+    }
+    return add_lanes(lane);
+}
+
+void glm52_row_rms_norm(float *out, const float *x, const float *weight, size_t count, float epsilon) {
+    const double mean = sum_squares(x, count, 0.0) / (double)count;
+    const double factor = 1.0 / sqrt(mean + (double)epsilon);
+    for (size_t i = 0; i < count; i++) out[i] = (float)((double)x[i] * factor * (double)weight[i]);
+}
+
+void glm52_row_layer_norm(float *out, const float *x, const float *weight, const float *bias, size_t count,
+                          float epsilon) {
+    const double mean = sum(x, count) / (double)count;
+    const double variance = sum_squares(x, count, mean) / (double)count;
+    const double factor = 1.0 / sqrt(variance + (double)epsilon);
+    for (size_t i = 0; i < count; i++) {
+        out[i] = (float)(((double)x[i] - mean) * factor * (double)weight[i] + (double)bias[i]);
+    }
+}
+
+void glm52_row_rotate(float *out, const float *x, const float *table, size_t count) {
+    for (size_t i = 0; i < count; i += 2) {
+        const float a = x[i], b = x[i + 1], c = table[i], s = table[i + 1];
+        out[i] = a * c - b * s;
+        out[i + 1] = b * c + a * s;
+    }
+}
+
+static inline uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static inline float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* exp to 1 ulp: x = n log 2 + r with |r| at most log(2) / 2, the series of exp(r) to r^7 / 7! (what is left
+ * out is below 2^-27 of it), times 2^n in two factors, so that results below the smallest normal number are
+ * right too. */
+static inline float exp_of(float x) {
+    const float log2_upper = 355.0f / 512.0f;          /* few digits, so that n * log2_upper is exact */
+    const float log2_lower = (float)(0.69314718055994530942 - 355.0 / 512.0);
+    const float to_integer = 0x1.8p23f;                /* adding it leaves an integer in the low bits */
+    x = x < -104.0f ? -104.0f : x;                     /* exp(-104) is 0, exp(89) infinite; a NaN stays one */
+    x = x > 89.0f ? 89.0f : x;
+    const float shifted = x * 1.44269504088896340736f + to_integer;
+    const float n = shifted - to_integer;
+    const float r = (x - n * log2_upper) - n * log2_lower;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    const uint32_t shifted_n = bits_of(shifted) - bits_of(to_integer) + 256;   /* n + 256, positive */
+    const uint32_t half = shifted_n / 2;
+    return p * float_of((half - 1) << 23) * float_of((shifted_n - half - 1) << 23);
+}
+
+void glm52_row_swiglu(float *out, const float *gate, const float *up, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        /* exp of a negative number only: the sigmoid neither overflows nor cancels. */
+        const float e = exp_of(-fabsf(gate[i]));
+        const float sigmoid = (gate[i] < 0.0f ? e : 1.0f) / (1.0f + e);
+        out[i] = gate[i] * sigmoid * up[i];
+    }
+}
+
+double glm52_row_exp(float *x, size_t count, float subtract) {
+    for (size_t i = 0; i < count; i++) x[i] = exp_of(x[i] - subtract);
+    return sum(x, count);
+}
+
+void glm52_cache_store(void *cache, uint32_t kv_type, size_t row_size, size_t index, const float *values) {
+    if (kv_type == GLM52_KV_F32) {
+        memcpy((float *)cache + index * row_size, values, row_size * sizeof(float));
+        return;
+    }
+    uint16_t *out = (uint16_t *)cache + index * row_size;
+    for (size_t i = 0; i < row_size; i++) out[i] = glm52_f32_to_f16(values[i]);
+}
+
+/* glm52_f16_to_f32 without a branch or a call, for loops that must run as vectors. */
+static inline float widen(uint16_t half) {
+    const uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
+    const uint32_t is_special = magnitude >= (uint32_t)0x7c00 << 13;
+    const float normal = float_of(magnitude + ((uint32_t)(is_special ? 224 : 112) << 23));
+    /* Below 2^-14 the bits count steps of 2^-24: put them behind a leading 1 and take that away again. */
+    const float subnormal = float_of(magnitude + ((uint32_t)113 << 23)) - 0x1p-14f;
+    const float value = magnitude < (uint32_t)0x0400 << 13 ? subnormal : normal;
+    return float_of(bits_of(value) | (uint32_t)(half & 0x8000) << 16);
+}
+
+const float *glm52_cache_row(const void *cache, uint32_t kv_type, size_t row_size, size_t index,
+                             float *space) {
+    if (kv_type == GLM52_KV_F32) return (const float *)cache + index * row_size;
+    const uint16_t *row = (const uint16_t *)cache + index * row_size;
+    for (size_t i = 0; i < row_size; i++) space[i] = widen(row[i]);
+    return space;
+}
