@@ -1,6 +1,16 @@
-/* blocks.h - what the files of formats share: names per instruction set, loads, and the sums of dot_q8.
+/* blocks.h - what the files of formats share: names per instruction set, loads, and the two loops that a format
+ * needs, decode and dot_q8, for blocks of 32 and for super-blocks of 256 values.
  *
- * Every file of native/quant but quant.c is compiled once per instruction set, with GLM52_VARIANT its name. */
+ * Every file of native/quant but quant.c is compiled once per instruction set, with GLM52_VARIANT its name. The
+ * loops are written for the compiler's vectoriser: codes are unpacked to 16-bit numbers on the stack, all of a
+ * block before the first is used, then multiplied in loops of a fixed 32.
+ *
+ * Order of summation of dot_q8. Blocks of 32 activations are numbered over the whole row; block b adds its term to
+ * lane[b % 8], and in the end lane[j] += lane[j + 4]; += lane[j + 2]; lane[0] + lane[1]. The term is
+ *     (d * scale[b]) * n                          n: integer, sum of f * code * q over the block
+ *     (d * scale[b]) * n +- (m * scale[b]) * k    k: integer, sum of g * q, for formats with an offset
+ * with d and m the block's or super-block's floats and f and g the small integer factors of sub-blocks. n and k
+ * stay below 2^24, each file says why: exact as int32, in any order, and exact as floats. */
 #ifndef GLM52_BLOCKS_H
 #define GLM52_BLOCKS_H
 
@@ -25,6 +35,11 @@
         #name, type, block_size, block_bytes, decode, dot_q8                            \
     }
 
+/* For loops that take what differs between formats as a function. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- loads: blocks lie unaligned ---- */
+
 static inline uint16_t load_u16(const uint8_t *p) {
     uint16_t value;
     memcpy(&value, p, sizeof(value));
@@ -41,13 +56,6 @@ static inline uint64_t load_u64(const uint8_t *p) {
     uint64_t value;
     memcpy(&value, p, sizeof(value));
     return value;
-}
-
-/* low [8], high [8] = nibbles of 8 bytes */
-static inline void nibbles_of_8(uint64_t bytes, int8_t *low, int8_t *high) {
-    const uint64_t l = bytes & 0x0F0F0F0F0F0F0F0F, h = bytes >> 4 & 0x0F0F0F0F0F0F0F0F;
-    memcpy(low, &l, sizeof(l));
-    memcpy(high, &h, sizeof(h));
 }
 
 static inline float float_of_bits(uint32_t bits) {
@@ -76,12 +84,16 @@ static inline float load_f16(const uint8_t *p) {
     return f16_to_f32(load_u16(p));
 }
 
-/* The sums of dot_q8. Blocks of 32 activations are numbered over the whole row; block b adds its term to
- * lane[b % 8]. The term is
- *     (d * scale[b]) * n                          n: integer, sum of code * q over the block,
- *     (d * scale[b]) * n + (m * scale[b]) * k     k: integer, sum of q, for formats with an offset,
- * with d and m the block's (or super-block's) float factors; a format whose sub-blocks have integer factors
- * multiplies n and k by them before. n and k stay below 2^24, each file says why, so they are exact as floats. */
+/* low [8], high [8] = nibbles of 8 bytes */
+static inline void nibbles_of_8(const uint8_t *p, int8_t *low, int8_t *high) {
+    const uint64_t bytes = load_u64(p);
+    const uint64_t l = bytes & 0x0F0F0F0F0F0F0F0F, h = bytes >> 4 & 0x0F0F0F0F0F0F0F0F;
+    memcpy(low, &l, sizeof(l));
+    memcpy(high, &h, sizeof(h));
+}
+
+/* ---- sums ---- */
+
 #define LANES 8
 
 static inline float sum_lanes(const float *lane) {
@@ -102,7 +114,8 @@ static inline int32_t dot_codes(const int16_t *code, const int8_t *q) {
 
 #define SUPER 256
 
-/* code [256] *= factor [16], a factor for 16 codes. */
+/* code [256] *= factor [16], a factor for 16 codes. One loop of 32 with a choice: loops of 16 are unrolled before
+ * gcc looks for vectors, and then it finds worse ones. */
 static inline void scale_codes_16(int16_t *code, const int8_t *factor) {
     for (int b = 0; b < 8; b++) {
         const int8_t f0 = factor[2 * b], f1 = factor[2 * b + 1];
@@ -110,18 +123,59 @@ static inline void scale_codes_16(int16_t *code, const int8_t *factor) {
     }
 }
 
-/* n [8] = integer sums of code [256] and 256 activations. */
+/* out [256] = (d f) code, f [16] or [8] */
+static inline void decode_super(const int16_t *code, float d, const int8_t *f, int factors, float *out) {
+    for (int b = 0; b < 8; b++) {
+        const float d0 = d * (float)(factors == 16 ? f[2 * b] : f[b]);
+        const float d1 = d * (float)(factors == 16 ? f[2 * b + 1] : f[b]);
+        for (int i = 0; i < 32; i++) out[32 * b + i] = (i < 16 ? d0 : d1) * (float)code[32 * b + i];
+    }
+}
+
+/* n [8] = integer sums of code [256] and 256 activations */
 static inline void dot_super(const int16_t *code, const int8_t *q, int32_t *n) {
     for (int b = 0; b < 8; b++) n[b] = dot_codes(code + 32 * b, q + 32 * b);
 }
 
-static inline void add_super(float *lane, float d, const float *scale, const int32_t *n) {
-    for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b];
+/* Unpacks a super-block without offset, whose values are (d f) code: code [256], factor [factors]; returns d. */
+typedef float unpack_super(const uint8_t *block, int16_t *code, int8_t *factor);
+
+ALWAYS_INLINE void decode_supers(unpack_super *unpack, size_t bytes, int factors, const uint8_t *block, float *out,
+                                 size_t count) {
+    for (size_t at = 0; at < count; at += SUPER, block += bytes) {
+        int16_t code[SUPER];
+        int8_t factor[16];
+        const float d = unpack(block, code, factor);
+        decode_super(code, d, factor, factors, out + at);
+    }
 }
 
-static inline void add_super_with_minimum(float *lane, float d, float m, const float *scale, const int32_t *n,
-                                          const int32_t *k) {
-    for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b] - (m * scale[b]) * (float)k[b];
+ALWAYS_INLINE float dot_supers(unpack_super *unpack, size_t bytes, int factors, const uint8_t *block,
+                               const struct glm52_q8 *row, size_t count) {
+    float lane[LANES] = {0};
+    for (size_t at = 0; at < count; at += SUPER, block += bytes) {
+        int16_t code[SUPER];
+        int8_t factor[16];
+        int32_t n[8];
+        const float d = unpack(block, code, factor);
+        if (factors == 16) scale_codes_16(code, factor);
+        dot_super(code, row->q + at, n);
+        for (int b = 0; b < 8; b++) {
+            if (factors == 8) n[b] *= factor[b];
+            lane[b] += (d * row->scale[at / 32 + b]) * (float)n[b];
+        }
+    }
+    return sum_lanes(lane);
 }
+
+/* A format of such super-blocks. */
+#define GLM52_DEFINE_SUPER(name, type, bytes, factors, unpack)                                      \
+    static void decode_##name(const void *blocks, float *out, size_t count) {                       \
+        decode_supers(unpack, bytes, factors, blocks, out, count);                                  \
+    }                                                                                               \
+    static float dot_##name(const void *blocks, const struct glm52_q8 *row, size_t count) {         \
+        return dot_supers(unpack, bytes, factors, blocks, row, count);                              \
+    }                                                                                               \
+    GLM52_DEFINE_FORMAT(name, type, SUPER, bytes, decode_##name, dot_##name)
 
 #endif

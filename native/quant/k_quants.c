@@ -66,8 +66,8 @@ static inline void codes_q6_k(const uint8_t *low, const uint8_t *high, int16_t *
 }
 
 static inline void factors_q2_k(const uint8_t *in, int8_t *f, int8_t *g) {
-    nibbles_of_8(load_u64(in), f, g);
-    nibbles_of_8(load_u64(in + 8), f + 8, g + 8);
+    nibbles_of_8(in, f, g);
+    nibbles_of_8(in + 8, f + 8, g + 8);
 }
 
 /* 16 factors of 6 bits: low nibbles of 8 bytes, then their high ones; upper pairs of bits from 4 more bytes, the
@@ -90,36 +90,54 @@ static inline void factors_q4_k(const uint8_t *in, int8_t *f, int8_t *g) {
     }
 }
 
-static inline void factors_q6_k(const uint8_t *in, int8_t *f) {
-    for (int i = 0; i < 16; i++) f[i] = (int8_t)in[i];
+/* ---- Q3_K and Q6_K ---- */
+
+static inline float unpack_q3_k(const uint8_t *block, int16_t *code, int8_t *factor) {
+    codes_q3_k(block, block + 32, code);
+    factors_q3_k(block + 96, factor);
+    return load_f16(block + 108);
 }
 
-/* out [32] = (d f) code, a factor for 16 values */
-static inline void decode_16s(const int16_t *code, float d, const int8_t *f, float *out) {
-    const float d0 = d * (float)f[0], d1 = d * (float)f[1];
-    for (int i = 0; i < 32; i++) out[i] = (i < 16 ? d0 : d1) * (float)code[i];
+static inline float unpack_q6_k(const uint8_t *block, int16_t *code, int8_t *factor) {
+    codes_q6_k(block, block + 128, code);
+    memcpy(factor, block + 192, 16);
+    return load_f16(block + 208);
 }
 
-/* out [32] -= m g */
-static inline void subtract_16s(float m, const int8_t *g, float *out) {
-    const float m0 = m * (float)g[0], m1 = m * (float)g[1];
-    for (int i = 0; i < 32; i++) out[i] -= i < 16 ? m0 : m1;
+GLM52_DEFINE_SUPER(Q3_K, 11, 110, 16, unpack_q3_k);
+GLM52_DEFINE_SUPER(Q6_K, 14, 210, 16, unpack_q6_k);
+
+/* ---- Q2_K, Q4_K and Q5_K ---- */
+
+/* out [256] -= m g, a factor for 16 values */
+static inline void subtract_minimum_16(float m, const int8_t *g, float *out) {
+    for (int b = 0; b < 8; b++) {
+        const float m0 = m * (float)g[2 * b], m1 = m * (float)g[2 * b + 1];
+        for (int i = 0; i < 32; i++) out[32 * b + i] -= i < 16 ? m0 : m1;
+    }
 }
 
-/* ---- Q2_K ---- */
+/* The same, a factor for 32. */
+static inline void subtract_minimum_32(float m, const int8_t *g, float *out) {
+    for (int b = 0; b < 8; b++) {
+        const float mg = m * (float)g[b];
+        for (int i = 0; i < 32; i++) out[32 * b + i] -= mg;
+    }
+}
+
+static inline void add_terms(float *lane, float d, float m, const float *scale, const int32_t *n, const int32_t *k) {
+    for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b] - (m * scale[b]) * (float)k[b];
+}
 
 static void decode_q2_k(const void *blocks, float *out, size_t count) {
     const uint8_t *block = blocks;
     for (size_t at = 0; at < count; at += SUPER, block += 84) {
-        const float d = load_f16(block + 80), m = load_f16(block + 82);
         int16_t code[SUPER];
         int8_t f[16], g[16];
         codes_2_bits(block + 16, code);
         factors_q2_k(block, f, g);
-        for (int b = 0; b < 8; b++) {
-            decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
-            subtract_16s(m, g + 2 * b, out + at + 32 * b);
-        }
+        decode_super(code, load_f16(block + 80), f, 16, out + at);
+        subtract_minimum_16(load_f16(block + 82), g, out + at);
     }
 }
 
@@ -127,6 +145,7 @@ static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
     for (size_t at = 0; at < count; at += SUPER, block += 84) {
+        const int16_t *sum = row->sum + at / 16;
         int16_t code[SUPER];
         int8_t f[16], g[16];
         int32_t n[8], k[8];
@@ -134,139 +153,70 @@ static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t cou
         factors_q2_k(block, f, g);
         scale_codes_16(code, f);
         dot_super(code, row->q + at, n);
-        const int16_t *sum = row->sum + at / 16;
         for (int b = 0; b < 8; b++) k[b] = g[2 * b] * sum[2 * b] + g[2 * b + 1] * sum[2 * b + 1];
-        add_super_with_minimum(lane, load_f16(block + 80), load_f16(block + 82), row->scale + at / 32, n, k);
+        add_terms(lane, load_f16(block + 80), load_f16(block + 82), row->scale + at / 32, n, k);
     }
     return sum_lanes(lane);
 }
 
-/* ---- Q3_K and Q6_K ---- */
+/* Q4_K and Q5_K differ in their codes alone. */
+typedef void unpack_codes(const uint8_t *block, int16_t *code);
 
-static void decode_q3_k(const void *blocks, float *out, size_t count) {
-    const uint8_t *block = blocks;
-    for (size_t at = 0; at < count; at += SUPER, block += 110) {
-        const float d = load_f16(block + 108);
+static inline void unpack_q4_k(const uint8_t *block, int16_t *code) {
+    codes_4_bits(block + 16, code);
+}
+
+static inline void unpack_q5_k(const uint8_t *block, int16_t *code) {
+    codes_q5_k(block + 16, block + 48, code);
+}
+
+ALWAYS_INLINE void decode_by_32(unpack_codes *unpack, size_t bytes, const uint8_t *block, float *out, size_t count) {
+    for (size_t at = 0; at < count; at += SUPER, block += bytes) {
         int16_t code[SUPER];
-        int8_t f[16];
-        codes_q3_k(block, block + 32, code);
-        factors_q3_k(block + 96, f);
-        for (int b = 0; b < 8; b++) decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
+        int8_t f[8], g[8];
+        unpack(block, code);
+        factors_q4_k(block + 4, f, g);
+        decode_super(code, load_f16(block), f, 8, out + at);
+        subtract_minimum_32(load_f16(block + 2), g, out + at);
     }
 }
 
-static float dot_q3_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    const uint8_t *block = blocks;
+ALWAYS_INLINE float dot_by_32(unpack_codes *unpack, size_t bytes, const uint8_t *block, const struct glm52_q8 *row,
+                              size_t count) {
     float lane[LANES] = {0};
-    for (size_t at = 0; at < count; at += SUPER, block += 110) {
+    for (size_t at = 0; at < count; at += SUPER, block += bytes) {
+        const int16_t *sum = row->sum + at / 16;
         int16_t code[SUPER];
-        int8_t f[16];
-        int32_t n[8];
-        codes_q3_k(block, block + 32, code);
-        factors_q3_k(block + 96, f);
-        scale_codes_16(code, f);
+        int8_t f[8], g[8];
+        int32_t n[8], k[8];
+        unpack(block, code);
+        factors_q4_k(block + 4, f, g);
         dot_super(code, row->q + at, n);
-        add_super(lane, load_f16(block + 108), row->scale + at / 32, n);
+        for (int b = 0; b < 8; b++) {
+            n[b] *= f[b];
+            k[b] = g[b] * (sum[2 * b] + sum[2 * b + 1]);
+        }
+        add_terms(lane, load_f16(block), load_f16(block + 2), row->scale + at / 32, n, k);
     }
     return sum_lanes(lane);
-}
-
-static void decode_q6_k(const void *blocks, float *out, size_t count) {
-    const uint8_t *block = blocks;
-    for (size_t at = 0; at < count; at += SUPER, block += 210) {
-        const float d = load_f16(block + 208);
-        int16_t code[SUPER];
-        int8_t f[16];
-        codes_q6_k(block, block + 128, code);
-        factors_q6_k(block + 192, f);
-        for (int b = 0; b < 8; b++) decode_16s(code + 32 * b, d, f + 2 * b, out + at + 32 * b);
-    }
-}
-
-static float dot_q6_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    const uint8_t *block = blocks;
-    float lane[LANES] = {0};
-    for (size_t at = 0; at < count; at += SUPER, block += 210) {
-        int16_t code[SUPER];
-        int8_t f[16];
-        int32_t n[8];
-        codes_q6_k(block, block + 128, code);
-        factors_q6_k(block + 192, f);
-        scale_codes_16(code, f);
-        dot_super(code, row->q + at, n);
-        add_super(lane, load_f16(block + 208), row->scale + at / 32, n);
-    }
-    return sum_lanes(lane);
-}
-
-/* ---- Q4_K and Q5_K: one after the other but for the codes ---- */
-
-static inline void decode_by_32(const uint8_t *block, const int16_t *code, float *out) {
-    const float d = load_f16(block), m = load_f16(block + 2);
-    int8_t f[8], g[8];
-    factors_q4_k(block + 4, f, g);
-    for (int b = 0; b < 8; b++) {
-        const float df = d * (float)f[b], mg = m * (float)g[b];
-        for (int i = 32 * b; i < 32 * b + 32; i++) out[i] = df * (float)code[i] - mg;
-    }
-}
-
-static inline void dot_by_32(const uint8_t *block, const int16_t *code, const struct glm52_q8 *row, size_t at,
-                             float *lane) {
-    const int16_t *sum = row->sum + at / 16;
-    int8_t f[8], g[8];
-    int32_t n[8], k[8];
-    factors_q4_k(block + 4, f, g);
-    dot_super(code, row->q + at, n);
-    for (int b = 0; b < 8; b++) {
-        n[b] *= f[b];
-        k[b] = g[b] * (sum[2 * b] + sum[2 * b + 1]);
-    }
-    add_super_with_minimum(lane, load_f16(block), load_f16(block + 2), row->scale + at / 32, n, k);
 }
 
 static void decode_q4_k(const void *blocks, float *out, size_t count) {
-    const uint8_t *block = blocks;
-    for (size_t at = 0; at < count; at += SUPER, block += 144) {
-        int16_t code[SUPER];
-        codes_4_bits(block + 16, code);
-        decode_by_32(block, code, out + at);
-    }
+    decode_by_32(unpack_q4_k, 144, blocks, out, count);
 }
 
 static float dot_q4_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    const uint8_t *block = blocks;
-    float lane[LANES] = {0};
-    for (size_t at = 0; at < count; at += SUPER, block += 144) {
-        int16_t code[SUPER];
-        codes_4_bits(block + 16, code);
-        dot_by_32(block, code, row, at, lane);
-    }
-    return sum_lanes(lane);
+    return dot_by_32(unpack_q4_k, 144, blocks, row, count);
 }
 
 static void decode_q5_k(const void *blocks, float *out, size_t count) {
-    const uint8_t *block = blocks;
-    for (size_t at = 0; at < count; at += SUPER, block += 176) {
-        int16_t code[SUPER];
-        codes_q5_k(block + 16, block + 48, code);
-        decode_by_32(block, code, out + at);
-    }
+    decode_by_32(unpack_q5_k, 176, blocks, out, count);
 }
 
 static float dot_q5_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    const uint8_t *block = blocks;
-    float lane[LANES] = {0};
-    for (size_t at = 0; at < count; at += SUPER, block += 176) {
-        int16_t code[SUPER];
-        codes_q5_k(block + 16, block + 48, code);
-        dot_by_32(block, code, row, at, lane);
-    }
-    return sum_lanes(lane);
+    return dot_by_32(unpack_q5_k, 176, blocks, row, count);
 }
 
-GLM52_DEFINE_FORMAT(Q2_K, 10, 256, 84, decode_q2_k, dot_q2_k);
-GLM52_DEFINE_FORMAT(Q3_K, 11, 256, 110, decode_q3_k, dot_q3_k);
-GLM52_DEFINE_FORMAT(Q4_K, 12, 256, 144, decode_q4_k, dot_q4_k);
-GLM52_DEFINE_FORMAT(Q5_K, 13, 256, 176, decode_q5_k, dot_q5_k);
-GLM52_DEFINE_FORMAT(Q6_K, 14, 256, 210, decode_q6_k, dot_q6_k);
+GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k);
+GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k);
+GLM52_DEFINE_FORMAT(Q5_K, 13, SUPER, 176, decode_q5_k, dot_q5_k);

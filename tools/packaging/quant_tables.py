@@ -7,7 +7,7 @@ the same header, byte for byte.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +44,14 @@ def sign_masks(signs: np.ndarray) -> np.ndarray:
     return -np.unpackbits(signs.reshape(-1, 1), axis=1, bitorder="little").astype(np.int8)
 
 
+def pairs(values: Sequence[int]) -> np.ndarray:
+    """Bytes of two codes to their two values, low nibble first: [256, 2]."""
+    byte = np.arange(256)
+    return np.array(values, dtype=np.int8)[np.stack([byte & 15, byte >> 4], axis=1)]
+
+
 def tables() -> Iterator[tuple[str, str, np.ndarray]]:
-    """Name, comment and int8 values [rows, columns] or [values] of each table."""
+    """Name, comment and int8 values [rows, columns] of each table; 16 is a multiple of columns."""
     for name, book, comment in CODE_BOOKS:
         book.init_grid()
         grid = book.grid.reshape(book.grid_shape)
@@ -56,19 +62,17 @@ def tables() -> Iterator[tuple[str, str, np.ndarray]]:
     seven = np.frombuffer(quants.IQ2_XXS.ksigns, dtype=np.uint8)
     yield "glm52_signs_7", "7 bits to 8 sign masks, 0 or -1", sign_masks(seven)
     yield "glm52_signs_8", "8 bits to 8 sign masks, 0 or -1", sign_masks(np.arange(256, dtype=np.uint8))
-    yield "glm52_values_iq4_nl", "IQ4_NL and IQ4_XS: code to value", np.array(quants.IQ4_NL.kvalues, dtype=np.int8)
-    yield "glm52_values_mxfp4", "code to twice the value", np.array(quants.MXFP4.kvalues, dtype=np.int8)
+    yield "glm52_pairs_iq4", "IQ4_NL and IQ4_XS: two codes to two values", pairs(quants.IQ4_NL.kvalues)
+    yield "glm52_pairs_mxfp4", "two codes to twice the two values", pairs(quants.MXFP4.kvalues)
 
 
 def render() -> str:
     text = [HEAD]
     for name, comment, values in tables():
-        sizes = "".join(f"[{size}]" for size in values.shape)
-        text.append(f"\n/* {comment} */\nGLM52_TABLE _Alignas(64) int8_t {name}{sizes} = {{\n")
-        for row in values.reshape(-1, 16):
-            cells = [",".join(map(str, row[at : at + values.shape[-1]])) for at in range(0, 16, values.shape[-1])]
-            text.append("    " + ", ".join(cells if values.ndim == 1 else ("{" + cell + "}" for cell in cells)))
-            text.append(",\n")
+        rows, columns = values.shape
+        text.append(f"\n/* {comment} */\nGLM52_TABLE _Alignas(64) int8_t {name}[{rows}][{columns}] = {{\n")
+        for line in values.reshape(-1, 16 // columns, columns):
+            text.append("    " + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in line) + ",\n")
         text.append("};\n")
     text.append("\n#endif\n")
     return "".join(text)
