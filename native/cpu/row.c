@@ -7,6 +7,8 @@
 
 #include "cpu.h"
 
+#define TYPE_F16 1   /* ggml's number */
+
 /* Partial sums of a row, so that additions do not wait for each other. */
 #define LANES 8
 
@@ -128,21 +130,10 @@ void glm52_cache_store(void *cache, uint32_t kv_type, size_t row_size, size_t in
     for (size_t i = 0; i < row_size; i++) out[i] = glm52_f32_to_f16(values[i]);
 }
 
-/* glm52_f16_to_f32 without a branch or a call, for loops that must run as vectors. */
-static inline float widen(uint16_t half) {
-    const uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
-    const uint32_t is_special = magnitude >= (uint32_t)0x7c00 << 13;
-    const float normal = float_of(magnitude + ((uint32_t)(is_special ? 224 : 112) << 23));
-    /* Below 2^-14 the bits count steps of 2^-24: put them behind a leading 1 and take that away again. */
-    const float subnormal = float_of(magnitude + ((uint32_t)113 << 23)) - 0x1p-14f;
-    const float value = magnitude < (uint32_t)0x0400 << 13 ? subnormal : normal;
-    return float_of(bits_of(value) | (uint32_t)(half & 0x8000) << 16);
-}
-
 const float *glm52_cache_row(const void *cache, uint32_t kv_type, size_t row_size, size_t index,
                              float *space) {
     if (kv_type == GLM52_KV_F32) return (const float *)cache + index * row_size;
-    const uint16_t *row = (const uint16_t *)cache + index * row_size;
-    for (size_t i = 0; i < row_size; i++) space[i] = widen(row[i]);
+    /* The format F16 of weights has the loop for it. */
+    glm52_quant_find(TYPE_F16)->decode((const uint16_t *)cache + index * row_size, space, row_size);
     return space;
 }
