@@ -10,7 +10,10 @@
 ALWAYS_INLINE void look_up(const int8_t (*pairs)[2], const uint8_t *in, size_t stride, int blocks, int16_t *code) {
     uint16_t pair[SUPER / 2];
     for (int b = 0; b < blocks; b++) {
-        for (int i = 0; i < 16; i++) memcpy(&pair[16 * b + i], pairs[in[(size_t)b * stride + i]], 2);
+        for (int half = 0; half < 2; half++) {
+            const uint64_t bytes = load_u64(in + (size_t)b * stride + 8 * half);
+            for (int i = 0; i < 8; i++) memcpy(&pair[16 * b + 8 * half + i], pairs[bytes >> 8 * i & 255], 2);
+        }
     }
     for (int b = 0; b < blocks; b++) {
         for (int i = 0; i < 16; i++) {
@@ -20,38 +23,37 @@ ALWAYS_INLINE void look_up(const int8_t (*pairs)[2], const uint8_t *in, size_t s
     }
 }
 
-/* ---- blocks of 32: a factor of header bytes, then 16 bytes of codes. 8 blocks at a time while there are ---- */
+/* ---- blocks of 32: a factor of header bytes, then 16 bytes of codes; taken 8 at a time ---- */
 
 typedef float load_factor(const uint8_t *block);
 
 ALWAYS_INLINE void decode_values(const int8_t (*pairs)[2], load_factor *factor, size_t header, const uint8_t *block,
                                  float *out, size_t count) {
-    for (; count; count -= 32, block += header + 16, out += 32) {
-        const float d = factor(block);
-        int16_t code[32];
-        look_up(pairs, block + header, 0, 1, code);
-        for (int i = 0; i < 32; i++) out[i] = d * (float)code[i];
+    const size_t bytes = header + 16;
+    while (count) {
+        const int blocks = count < SUPER ? (int)(count / 32) : 8;
+        int16_t code[SUPER];
+        look_up(pairs, block + header, bytes, blocks, code);
+        for (int b = 0; b < blocks; b++, block += bytes, out += 32) {
+            const float d = factor(block);
+            for (int i = 0; i < 32; i++) out[i] = d * (float)code[32 * b + i];
+        }
+        count -= (size_t)blocks * 32;
     }
 }
 
 ALWAYS_INLINE float dot_values(const int8_t (*pairs)[2], load_factor *factor, size_t header, const uint8_t *block,
                                const struct glm52_q8 *row, size_t count) {
-    const size_t bytes = header + 16, blocks = count / 32;
+    const size_t bytes = header + 16;
     float lane[LANES] = {0};
-    size_t b = 0;
-    for (; b + 8 <= blocks; b += 8, block += 8 * bytes) {
+    for (size_t at = 0; at < count; at += SUPER) {
+        const int blocks = count - at < SUPER ? (int)((count - at) / 32) : 8;
         int16_t code[SUPER];
-        int32_t n[8];
-        look_up(pairs, block + header, bytes, 8, code);
-        dot_super(code, row->q + 32 * b, n);
-        for (int j = 0; j < 8; j++) {
-            lane[j] += (factor(block + (size_t)j * bytes) * row->scale[b + (size_t)j]) * (float)n[j];
+        look_up(pairs, block + header, bytes, blocks, code);
+        for (int b = 0; b < blocks; b++, block += bytes) {
+            const size_t place = at + 32 * (size_t)b;
+            lane[b] += (factor(block) * row->scale[place / 32]) * (float)dot_codes(code + 32 * b, row->q + place);
         }
-    }
-    for (; b < blocks; b++, block += bytes) {
-        int16_t code[32];
-        look_up(pairs, block + header, bytes, 1, code);
-        lane[b % LANES] += (factor(block) * row->scale[b]) * (float)dot_codes(code, row->q + 32 * b);
     }
     return sum_lanes(lane);
 }

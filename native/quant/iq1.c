@@ -33,7 +33,8 @@ static inline float unpack_iq1_m(const uint8_t *block, int16_t *code, int8_t *fa
     for (int g = 0; g < 32; g++) {
         const int bits = block[32 + g / 2] >> 4 * (g % 2);
         memcpy(value + 8 * g, glm52_grid_iq1[block[g] | (bits & 7) << 8], 8);
-        memset(shift + 8 * g, bits & 8 ? -1 : 1, 8);
+        const uint64_t shifts = -(uint64_t)(bits >> 3 & 1) | 0x0101010101010101;
+        memcpy(shift + 8 * g, &shifts, 8);
     }
     unsigned half = 0;
     for (int i = 0; i < 4; i++) {

@@ -38,9 +38,11 @@ static inline float unpack_iq2_xs(const uint8_t *block, int16_t *code, int8_t *f
 static inline float unpack_iq2_s(const uint8_t *block, int16_t *code, int8_t *factor) {
     int8_t magnitude[SUPER], mask[SUPER];
     for (int g = 0; g < 32; g++) masks_of_8(block[34 + g], mask + 8 * g);
-    for (int g = 0; g < 32; g++) {
-        const int high = block[66 + g / 4] >> 2 * (g % 4) & 3;
-        memcpy(magnitude + 8 * g, glm52_grid_iq2_s[block[2 + g] | high << 8], 8);
+    for (int b = 0; b < 8; b++) {
+        const int high = block[66 + b] << 8;
+        for (int g = 0; g < 4; g++) {
+            memcpy(magnitude + 32 * b + 8 * g, glm52_grid_iq2_s[block[2 + 4 * b + g] | (high >> 2 * g & 0x300)], 8);
+        }
     }
     odd_factors_16(block + 74, factor);
     apply_signs(magnitude, mask, code);

@@ -23,9 +23,11 @@ static inline float unpack_iq3_xxs(const uint8_t *block, int16_t *code, int8_t *
 static inline float unpack_iq3_s(const uint8_t *block, int16_t *code, int8_t *factor) {
     int8_t magnitude[SUPER], mask[SUPER];
     for (int g = 0; g < 32; g++) masks_of_8(block[74 + g], mask + 8 * g);
-    for (int g = 0; g < 64; g++) {
-        const int high = block[66 + g / 8] >> g % 8 & 1;
-        memcpy(magnitude + 4 * g, glm52_grid_iq3_s[block[2 + g] | high << 8], 4);
+    for (int b = 0; b < 8; b++) {
+        const int high = block[66 + b] << 8;
+        for (int g = 0; g < 8; g++) {
+            memcpy(magnitude + 32 * b + 4 * g, glm52_grid_iq3_s[block[2 + 8 * b + g] | (high >> g & 0x100)], 4);
+        }
     }
     for (int b = 0; b < 8; b++) factor[b] = (int8_t)(2 * (block[106 + b / 2] >> 4 * (b % 2) & 15) + 1);
     apply_signs(magnitude, mask, code);

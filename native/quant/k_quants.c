@@ -117,14 +117,6 @@ static inline void subtract_minimum_16(float m, const int8_t *g, float *out) {
     }
 }
 
-/* The same, a factor for 32. */
-static inline void subtract_minimum_32(float m, const int8_t *g, float *out) {
-    for (int b = 0; b < 8; b++) {
-        const float mg = m * (float)g[b];
-        for (int i = 0; i < 32; i++) out[32 * b + i] -= mg;
-    }
-}
-
 static inline void add_terms(float *lane, float d, float m, const float *scale, const int32_t *n, const int32_t *k) {
     for (int b = 0; b < 8; b++) lane[b] += (d * scale[b]) * (float)n[b] - (m * scale[b]) * (float)k[b];
 }
@@ -171,13 +163,16 @@ static inline void unpack_q5_k(const uint8_t *block, int16_t *code) {
 }
 
 ALWAYS_INLINE void decode_by_32(unpack_codes *unpack, size_t bytes, const uint8_t *block, float *out, size_t count) {
-    for (size_t at = 0; at < count; at += SUPER, block += bytes) {
+    for (; count; count -= SUPER, block += bytes) {
         int16_t code[SUPER];
         int8_t f[8], g[8];
         unpack(block, code);
         factors_q4_k(block + 4, f, g);
-        decode_super(code, load_f16(block), f, 8, out + at);
-        subtract_minimum_32(load_f16(block + 2), g, out + at);
+        const float d = load_f16(block), m = load_f16(block + 2);
+        for (int b = 0; b < 8; b++, out += 32) {
+            const float df = d * (float)f[b], mg = m * (float)g[b];
+            for (int i = 0; i < 32; i++) out[i] = df * (float)code[32 * b + i] - mg;
+        }
     }
 }
 
