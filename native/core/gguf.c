@@ -44,7 +44,8 @@ static glm52_status join_tensors(struct glm52_gguf *gguf, struct glm52_gguf_priv
     }
     gguf->tensors = malloc((size_t)(count + 1) * sizeof(*gguf->tensors));
     if (gguf->tensors == NULL) {
-        return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory for %llu tensors", path, (unsigned long long)count);
+        return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory for %llu tensors", path,
+                          (unsigned long long)count);
     }
     GLM52_TRY(glm52_names_allocate(&inner->tensor_names, count));
     for (uint32_t i = 0; i < gguf->shard_count; i++) {
@@ -142,7 +143,7 @@ const void *glm52_gguf_data(const struct glm52_gguf *gguf, const glm52_tensor_in
 }
 
 static const char *type_name(uint32_t type) {
-    static const char *const names[] = {"u8",   "i8",   "u16",    "i16",   "u32", "i32", "f32",
+    static const char *const names[] = {"u8",   "i8",   "u16",    "i16", "u32", "i32", "f32",
                                         "bool", "text", "a list", "u64", "i64", "f64"};
     return type < sizeof(names) / sizeof(names[0]) ? names[type] : "unknown";
 }
@@ -186,7 +187,8 @@ glm52_status glm52_value_u64(const char *path, const glm52_value *value, uint64_
                       glm52_show(&shown, value->key, strlen(value->key)));
 }
 
-glm52_status glm52_gguf_get_u64(const struct glm52_gguf *gguf, const char *key, bool *found_out, uint64_t *out) {
+glm52_status glm52_gguf_get_u64(const struct glm52_gguf *gguf, const char *key, bool *found_out,
+                                uint64_t *out) {
     const glm52_value *value = glm52_gguf_key(gguf, key);
     uint64_t number = 0;
     if (value != NULL) GLM52_TRY(glm52_value_u64(glm52_show_path(gguf->shards[0].path), value, &number));
@@ -222,7 +224,8 @@ glm52_status glm52_gguf_get_f32(const struct glm52_gguf *gguf, const char *key, 
     const char *path = glm52_show_path(gguf->shards[0].path);
     double number;
     if (!read_number(value, &number)) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: key %s is %s, a number is wanted", path, key, type_name(value->type));
+        return glm52_fail(GLM52_ERR_MODEL, "%s: key %s is %s, a number is wanted", path, key,
+                          type_name(value->type));
     }
     if (isfinite(number) && fabs(number) > FLT_MAX) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: key %s is %g, more than a float32 holds", path, key, number);

@@ -1,7 +1,7 @@
 /* gguf.h - a GGUF model, possibly in several files: mapped, checked, and looked up by name.
  *
- * glm52_gguf_open believes nothing it has not checked. Behind it every tensor lies inside its file, overlaps no
- * other, has a known type and a size that fits its dimensions; every string lies inside the header. */
+ * glm52_gguf_open believes nothing it has not checked. Behind it every tensor lies inside its file, overlaps
+ * no other, has a known type and a size that fits its dimensions; every string lies inside the header. */
 #ifndef GLM52_GGUF_H
 #define GLM52_GGUF_H
 
@@ -13,10 +13,10 @@
 #define GLM52_GGUF_SHARDS_MAX 512u
 #define GLM52_GGUF_KEY_BYTES_MAX 65535u         /* the format's own limit */
 #define GLM52_GGUF_NAME_BYTES_MAX 127u          /* of a tensor's name; the format promises at most 64 */
-#define GLM52_GGUF_HEADER_BYTES_MAX 268435456u  /* magic to end of tensor infos; the real model's is 9.5 MB */
+#define GLM52_GGUF_HEADER_BYTES_MAX 268435456u  /* magic to end of tensor infos; the real one is 9.5 MB */
 #define GLM52_GGUF_DIMENSIONS_MAX 4u
 #define GLM52_GGUF_ELEMENTS_MAX 281474976710656u /* of one tensor, 2^48: sizes in bytes can't overflow */
-#define GLM52_GGUF_OFFSET_MAX 1152921504606846976u /* of a tensor in the data, 2^60: nor can sums of places */
+#define GLM52_GGUF_OFFSET_MAX 1152921504606846976u /* of a tensor, 2^60: nor can sums of places */
 #define GLM52_GGUF_ALIGNMENT_MIN 8u
 #define GLM52_GGUF_ALIGNMENT_MAX 65536u
 #define GLM52_GGUF_ALIGNMENT_DEFAULT 32u
@@ -43,7 +43,9 @@ struct glm52_gguf {
 };
 
 /* Opens path: a file, any shard of a split model, or a folder that holds exactly one model.
- * Errors: IO, MODEL, UNSUPPORTED (type of a tensor), MEMORY; messages name file, tensor or key, number, limit. */
+ * Errors: IO, MODEL, UNSUPPORTED (type of a tensor), MEMORY; messages name file, tensor or key, number and
+ * limit. The files must not shrink while they are open: a mapped page that is gone
+ * ends the process when it is touched. */
 glm52_status glm52_gguf_open(const char *path, struct glm52_gguf **gguf_out);
 void glm52_gguf_close(struct glm52_gguf *gguf);
 
@@ -56,7 +58,8 @@ const void *glm52_gguf_data(const struct glm52_gguf *gguf, const glm52_tensor_in
 
 /* A number of any integer or bool type, widened; fails (MODEL) if the key's type is another or the value is
  * negative. *found_out false leaves *out alone. _f32 takes any float or integer type. */
-glm52_status glm52_gguf_get_u64(const struct glm52_gguf *gguf, const char *key, bool *found_out, uint64_t *out);
+glm52_status glm52_gguf_get_u64(const struct glm52_gguf *gguf, const char *key, bool *found_out,
+                                uint64_t *out);
 glm52_status glm52_gguf_get_f32(const struct glm52_gguf *gguf, const char *key, bool *found_out, float *out);
 
 /* Content identity; see glm52_model_identity. digits_out holds 65 bytes. */

@@ -42,7 +42,7 @@ static const char *kind_of_other_file(const uint8_t *bytes, uint64_t count) {
     if (starts_with(text, rest, "<!doctype html") || starts_with(text, rest, "<html")) {
         return "an HTML page, probably a download or error page saved under this name";
     }
-    if (starts_with(text, rest, "<?xml")) return "an XML document, probably a server's error saved under this name";
+    if (starts_with(text, rest, "<?xml")) return "an XML document, probably a server's error";
     if (starts_with(text, rest, "{\"")) return "a JSON document";
     uint64_t zeros = 0;
     while (zeros < count && bytes[zeros] == 0) zeros++;
@@ -62,8 +62,8 @@ static glm52_status check_magic(const struct glm52_gguf_shard *shard) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: not a GGUF file but %s (%llu bytes)", path, kind, bytes);
     }
     struct glm52_shown shown;
-    return glm52_fail(GLM52_ERR_MODEL, "%s: not a GGUF file: it starts with \"%s\", not \"%s\" (%llu bytes)", path,
-                      glm52_show(&shown, shard->map, bytes < 8 ? bytes : 8), MAGIC, bytes);
+    return glm52_fail(GLM52_ERR_MODEL, "%s: not a GGUF file: it starts with \"%s\", not \"%s\" (%llu bytes)",
+                      path, glm52_show(&shown, shard->map, bytes < 8 ? bytes : 8), MAGIC, bytes);
 }
 
 static glm52_status check_version(const struct glm52_gguf_shard *shard) {
@@ -74,8 +74,9 @@ static glm52_status check_version(const struct glm52_gguf_shard *shard) {
         return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: GGUF version 1; versions 2 and 3 are read", path);
     }
     if (version != 0 && (version & 0x00ffffff) == 0) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: a big-endian GGUF (version %u); little-endian ones are read",
-                          path, version >> 24);
+        return glm52_fail(GLM52_ERR_UNSUPPORTED,
+                          "%s: a big-endian GGUF (version %u); little-endian ones are read", path,
+                          version >> 24);
     }
     return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: GGUF version %u; versions 2 and 3 are read", path, version);
 }
@@ -91,13 +92,13 @@ static glm52_status map_file(struct glm52_gguf_shard *shard) {
     if (about.st_size == 0) return glm52_fail(GLM52_ERR_MODEL, "%s: the file is empty (0 bytes)", path);
     shard->bytes = (uint64_t)about.st_size;
     if (shard->bytes > SIZE_MAX) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: %llu bytes are more than this machine can address", path,
-                          (unsigned long long)shard->bytes);
+        return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: %llu bytes are more than this machine can address",
+                          path, (unsigned long long)shard->bytes);
     }
     void *map = mmap(NULL, (size_t)shard->bytes, PROT_READ, MAP_SHARED, shard->file, 0);
     if (map == MAP_FAILED) {
-        return glm52_fail(GLM52_ERR_IO, "%s: can't map %llu bytes: %s", path, (unsigned long long)shard->bytes,
-                          strerror(errno));
+        return glm52_fail(GLM52_ERR_IO, "%s: can't map %llu bytes: %s", path,
+                          (unsigned long long)shard->bytes, strerror(errno));
     }
     shard->map = map;
     GLM52_TRY(check_magic(shard));

@@ -113,7 +113,8 @@ static glm52_status choose(const char *folder, const struct listing *listing, ch
         return glm52_fail(GLM52_ERR_MODEL, "%s: this folder is empty; a model is a *.gguf file",
                           glm52_show_path(folder));
     }
-    return glm52_fail(GLM52_ERR_MODEL, "%s: this folder holds no *.gguf file (entries: %llu, the first is %s)",
+    return glm52_fail(GLM52_ERR_MODEL,
+                      "%s: this folder holds no *.gguf file (entries: %llu, the first is %s)",
                       glm52_show_path(folder), (unsigned long long)listing->others, listing->other.text);
 }
 

@@ -18,7 +18,8 @@ static bool ends_with(const char *text, const char *end) {
 }
 
 /* " (in expert E of N)" for a stack of experts that the file's end cuts. */
-static void say_expert(char *text, size_t room, const glm52_tensor_info *tensor, uint64_t start, uint64_t file_bytes) {
+static void say_expert(char *text, size_t room, const glm52_tensor_info *tensor, uint64_t start,
+                       uint64_t file_bytes) {
     text[0] = 0;
     if (!ends_with(tensor->name, "_exps.weight") || tensor->dimensions != 3 || file_bytes <= start) return;
     const uint64_t expert_bytes = tensor->bytes / tensor->size[2];
@@ -33,19 +34,21 @@ static uint64_t padded_end(const struct glm52_part *part, const glm52_tensor_inf
 }
 
 /* tensor is the first whose end is not in the file; needed is the whole file's size. */
-static glm52_status fail_truncated(const struct glm52_part *part, const glm52_tensor_info *tensor, uint64_t needed) {
+static glm52_status fail_truncated(const struct glm52_part *part, const glm52_tensor_info *tensor,
+                                   uint64_t needed) {
     const struct glm52_gguf_shard *shard = &part->shard;
     const uint64_t start = shard->data_offset + tensor->offset;
     char expert[64];
     say_expert(expert, sizeof(expert), tensor, start, shard->bytes);
     struct glm52_shown shown;
-    return glm52_fail(GLM52_ERR_MODEL,
-                      "%s: truncated: tensor %s takes bytes %llu to %llu (padded: %llu), but the file ends at byte "
-                      "%llu%s; the tensors need a file of %llu bytes, %llu are missing",
-                      glm52_show_path(shard->path), glm52_show(&shown, tensor->name, strlen(tensor->name)),
-                      (unsigned long long)start, (unsigned long long)(start + tensor->bytes),
-                      (unsigned long long)padded_end(part, tensor), (unsigned long long)shard->bytes, expert,
-                      (unsigned long long)needed, (unsigned long long)(needed - shard->bytes));
+    return glm52_fail(
+        GLM52_ERR_MODEL,
+        "%s: truncated: tensor %s takes bytes %llu to %llu (padded: %llu), but the file ends at byte "
+        "%llu%s; the tensors need a file of %llu bytes, %llu are missing",
+        glm52_show_path(shard->path), glm52_show(&shown, tensor->name, strlen(tensor->name)),
+        (unsigned long long)start, (unsigned long long)(start + tensor->bytes),
+        (unsigned long long)padded_end(part, tensor), (unsigned long long)shard->bytes, expert,
+        (unsigned long long)needed, (unsigned long long)(needed - shard->bytes));
 }
 
 static glm52_status fail_overlap(const struct glm52_part *part, const glm52_tensor_info *a,
@@ -82,8 +85,8 @@ glm52_status glm52_part_check_layout(struct glm52_part *part) {
     if (part->tensor_count == 0) return GLM52_OK;
     const glm52_tensor_info **sorted = malloc((size_t)part->tensor_count * sizeof(*sorted));
     if (sorted == NULL) {
-        return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory to sort %llu tensors", glm52_show_path(part->shard.path),
-                          (unsigned long long)part->tensor_count);
+        return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory to sort %llu tensors",
+                          glm52_show_path(part->shard.path), (unsigned long long)part->tensor_count);
     }
     for (uint64_t i = 0; i < part->tensor_count; i++) sorted[i] = &part->tensors[i];
     qsort(sorted, (size_t)part->tensor_count, sizeof(*sorted), compare_offsets);

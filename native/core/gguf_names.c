@@ -9,7 +9,8 @@ glm52_status glm52_names_allocate(struct glm52_names *names, uint64_t count) {
     names->count = (uint32_t)count;
     names->sorted = calloc(count > 0 ? (size_t)count : 1, sizeof(*names->sorted));
     if (names->sorted == NULL) {
-        return glm52_fail(GLM52_ERR_MEMORY, "no memory for an index of %llu names", (unsigned long long)count);
+        return glm52_fail(GLM52_ERR_MEMORY, "no memory for an index of %llu names",
+                          (unsigned long long)count);
     }
     return GLM52_OK;
 }
@@ -45,8 +46,10 @@ uint32_t glm52_names_find(const struct glm52_names *names, const char *text) {
 static uint64_t utf8_length(const uint8_t *bytes, uint64_t count) {
     const uint8_t lead = bytes[0];
     if (lead < 0x80) return 1;
-    const uint64_t length = lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3
-                          : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+    const uint64_t length = lead >= 0xc2 && lead < 0xe0   ? 2
+                            : lead >= 0xe0 && lead < 0xf0 ? 3
+                            : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                          : 0;
     if (length == 0 || length > count) return 0;
     for (uint64_t i = 1; i < length; i++) {
         if ((bytes[i] & 0xc0) != 0x80) return 0;

@@ -15,9 +15,9 @@
 #define KEY_BYTES_MIN 14       /* length, one character, type, one byte */
 #define TENSOR_BYTES_MIN 33    /* length, one character, count, one dimension, type, offset */
 
-static const uint32_t type_bytes[] = {[GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2,
-                                      [GGUF_U32] = 4, [GGUF_I32] = 4, [GGUF_F32] = 4,  [GGUF_BOOL] = 1,
-                                      [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8};
+static const uint32_t type_bytes[] = {
+    [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+    [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8};
 
 uint32_t glm52_gguf_type_bytes(uint32_t type) {
     return type < sizeof(type_bytes) / sizeof(type_bytes[0]) ? type_bytes[type] : 0;
@@ -79,7 +79,8 @@ static glm52_status take_name(struct cursor *cursor, uint64_t bytes_max, const c
     GLM52_TRY(take_u64(cursor, &length));
     if (length > bytes_max) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: the name of %s is %llu bytes long, at most %llu are read",
-                          cursor->path, cursor->item, (unsigned long long)length, (unsigned long long)bytes_max);
+                          cursor->path, cursor->item, (unsigned long long)length,
+                          (unsigned long long)bytes_max);
     }
     const uint8_t *name = NULL;
     GLM52_TRY(take(cursor, length, &name));
@@ -167,12 +168,13 @@ static glm52_status read_keys(struct cursor *cursor, struct glm52_part *part) {
 static const struct {
     uint32_t type;
     const char *name;
-} unread_types[] = {{4, "Q4_2"},  {5, "Q4_3"},   {9, "Q8_1"},   {15, "Q8_K"},      {24, "I8"},
-                    {25, "I16"},  {26, "I32"},   {27, "I64"},   {28, "F64"},       {31, "Q4_0_4_4"},
-                    {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {36, "IQ4_NL_4_4"},
+} unread_types[] = {{4, "Q4_2"},        {5, "Q4_3"},        {9, "Q8_1"},   {15, "Q8_K"},  {24, "I8"},
+                    {25, "I16"},        {26, "I32"},        {27, "I64"},   {28, "F64"},   {31, "Q4_0_4_4"},
+                    {32, "Q4_0_4_8"},   {33, "Q4_0_8_8"},   {34, "TQ1_0"}, {35, "TQ2_0"}, {36, "IQ4_NL_4_4"},
                     {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {40, "NVFP4"}, {41, "Q1_0"}};
 
-static glm52_status find_type(const struct cursor *cursor, uint32_t type, const struct glm52_quant **quant_out) {
+static glm52_status find_type(const struct cursor *cursor, uint32_t type,
+                              const struct glm52_quant **quant_out) {
     *quant_out = glm52_quant_find(type);
     if (*quant_out != NULL) return GLM52_OK;
     const char *name = "unknown to this version";
@@ -209,7 +211,8 @@ static glm52_status read_sizes(struct cursor *cursor, glm52_tensor_info *tensor,
     return GLM52_OK;
 }
 
-static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *part, glm52_tensor_info *tensor) {
+static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *part,
+                                glm52_tensor_info *tensor) {
     uint64_t elements = 0;
     GLM52_TRY(read_sizes(cursor, tensor, &elements));
     GLM52_TRY(take_u32(cursor, &tensor->type));
@@ -218,9 +221,9 @@ static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *
     GLM52_TRY(find_type(cursor, tensor->type, &quant));
     tensor->type_name = quant->name;
     if (tensor->size[0] % quant->block_size != 0) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: %s has rows of %llu values, not a multiple of the %u of a %s block",
-                          cursor->path, cursor->item, (unsigned long long)tensor->size[0], quant->block_size,
-                          quant->name);
+        return glm52_fail(
+            GLM52_ERR_MODEL, "%s: %s has rows of %llu values, not a multiple of the %u of a %s block",
+            cursor->path, cursor->item, (unsigned long long)tensor->size[0], quant->block_size, quant->name);
     }
     tensor->bytes = elements / quant->block_size * quant->block_bytes;
     if (tensor->offset > GLM52_GGUF_OFFSET_MAX) {
@@ -229,7 +232,8 @@ static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *
                           (unsigned long long)GLM52_GGUF_OFFSET_MAX);
     }
     if (tensor->offset % part->alignment != 0) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: %s starts at offset %llu of the data, not a multiple of the alignment %u",
+        return glm52_fail(GLM52_ERR_MODEL,
+                          "%s: %s starts at offset %llu of the data, not a multiple of the alignment %u",
                           cursor->path, cursor->item, (unsigned long long)tensor->offset, part->alignment);
     }
     return GLM52_OK;
@@ -249,7 +253,8 @@ static glm52_status read_tensors(struct cursor *cursor, struct glm52_part *part)
 }
 
 static glm52_status no_memory(const struct cursor *cursor, uint64_t count, const char *what) {
-    return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory for %llu %s", cursor->path, (unsigned long long)count, what);
+    return glm52_fail(GLM52_ERR_MEMORY, "%s: no memory for %llu %s", cursor->path, (unsigned long long)count,
+                      what);
 }
 
 /* Moves a name out of the map, where nothing ends it. */
@@ -293,16 +298,16 @@ static glm52_status copy_tensor_names(const struct cursor *cursor, struct glm52_
 }
 
 /* A count is believed, and memory taken for it, only if so many of the shortest records could follow. */
-static glm52_status check_count(const struct cursor *cursor, const char *what, uint64_t count, uint64_t count_max,
-                                uint64_t record_bytes_min) {
+static glm52_status check_count(const struct cursor *cursor, const char *what, uint64_t count,
+                                uint64_t count_max, uint64_t record_bytes_min) {
     if (count > count_max) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: the header counts %llu %s, at most %llu are read", cursor->path,
-                          (unsigned long long)count, what, (unsigned long long)count_max);
+        return glm52_fail(GLM52_ERR_MODEL, "%s: the header counts %llu %s, at most %llu are read",
+                          cursor->path, (unsigned long long)count, what, (unsigned long long)count_max);
     }
     if (count > (cursor->end - cursor->at) / record_bytes_min) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: truncated: the header counts %llu %s, but the file ends at byte %llu",
-                          cursor->path, (unsigned long long)count, what,
-                          (unsigned long long)cursor->shard->bytes);
+        return glm52_fail(
+            GLM52_ERR_MODEL, "%s: truncated: the header counts %llu %s, but the file ends at byte %llu",
+            cursor->path, (unsigned long long)count, what, (unsigned long long)cursor->shard->bytes);
     }
     return GLM52_OK;
 }
@@ -327,9 +332,9 @@ static glm52_status read_alignment(const struct cursor *cursor, struct glm52_par
     GLM52_TRY(glm52_value_u64(cursor->path, value, &alignment));
     if (alignment < GLM52_GGUF_ALIGNMENT_MIN || alignment > GLM52_GGUF_ALIGNMENT_MAX ||
         (alignment & (alignment - 1)) != 0) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: key general.alignment is %llu; powers of two from %u to %u are read",
-                          cursor->path, (unsigned long long)alignment, GLM52_GGUF_ALIGNMENT_MIN,
-                          GLM52_GGUF_ALIGNMENT_MAX);
+        return glm52_fail(
+            GLM52_ERR_MODEL, "%s: key general.alignment is %llu; powers of two from %u to %u are read",
+            cursor->path, (unsigned long long)alignment, GLM52_GGUF_ALIGNMENT_MIN, GLM52_GGUF_ALIGNMENT_MAX);
     }
     part->alignment = (uint32_t)alignment;
     return GLM52_OK;

@@ -1,5 +1,5 @@
-/* gguf_split.c - a model in several files, NAME-00001-of-00003.gguf: their names, a folder of them, the shards
- * that are missing and those that belong to another model. */
+/* gguf_split.c - a model in several files, NAME-00001-of-00003.gguf: their names, a folder of them, the
+ * shards that are missing and those that belong to another model. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,8 @@ bool glm52_shard_name_read(const char *path, struct glm52_shard_name *name_out) 
     const char *suffix = path + length - SUFFIX_BYTES;
     uint32_t number, count;
     if (suffix[0] != '-' || !read_digits(suffix + 1, &number)) return false;
-    if (strncmp(suffix + 1 + DIGITS, "-of-", 4) != 0 || !read_digits(suffix + 5 + DIGITS, &count)) return false;
+    if (strncmp(suffix + 1 + DIGITS, "-of-", 4) != 0) return false;
+    if (!read_digits(suffix + 5 + DIGITS, &count)) return false;
     if (strcmp(suffix + 5 + 2 * DIGITS, ".gguf") != 0) return false;
     if (number == 0 || number > count) return false;
     *name_out = (struct glm52_shard_name){length - SUFFIX_BYTES, number - 1, count};
@@ -40,7 +41,8 @@ bool glm52_shard_name_read(const char *path, struct glm52_shard_name *name_out) 
 
 static char *shard_path(const char *path, size_t prefix_bytes, uint32_t index, uint32_t count) {
     char suffix[48];  /* room for any two numbers, though theirs have five digits */
-    const size_t suffix_bytes = (size_t)snprintf(suffix, sizeof(suffix), "-%05u-of-%05u.gguf", index + 1, count);
+    const size_t suffix_bytes =
+        (size_t)snprintf(suffix, sizeof(suffix), "-%05u-of-%05u.gguf", index + 1, count);
     char *sibling = malloc(prefix_bytes + suffix_bytes + 1);
     if (sibling == NULL) return NULL;
     memcpy(sibling, path, prefix_bytes);
@@ -50,8 +52,8 @@ static char *shard_path(const char *path, size_t prefix_bytes, uint32_t index, u
 
 /* ---- the split.* keys of one shard ---- */
 
-static glm52_status read_split_key(const struct glm52_part *part, const char *key, uint64_t limit, bool *found_out,
-                                   uint64_t *out) {
+static glm52_status read_split_key(const struct glm52_part *part, const char *key, uint64_t limit,
+                                   bool *found_out, uint64_t *out) {
     const glm52_value *value = glm52_part_key(part, key);
     *found_out = value != NULL;
     if (value == NULL) return GLM52_OK;
@@ -73,8 +75,9 @@ glm52_status glm52_part_read_split(struct glm52_part *part) {
                           (unsigned long long)count);
     }
     if (count > 0 && index >= count) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: key split.no is %llu, but split.count is %llu (numbers start at 0)",
-                          path, (unsigned long long)index, (unsigned long long)count);
+        return glm52_fail(GLM52_ERR_MODEL,
+                          "%s: key split.no is %llu, but split.count is %llu (numbers start at 0)", path,
+                          (unsigned long long)index, (unsigned long long)count);
     }
     part->split_index = (uint32_t)index;
     part->split_count = (uint32_t)count;
@@ -113,21 +116,25 @@ static const glm52_value *architecture(const struct glm52_part *part) {
 }
 
 /* Whether part can be shard index of the model that first is of. */
-static glm52_status check_sibling(const struct glm52_part *first, const struct glm52_part *part, uint32_t index) {
+static glm52_status check_sibling(const struct glm52_part *first, const struct glm52_part *part,
+                                  uint32_t index) {
     const char *path = glm52_show_path(part->shard.path);
     const char *of = glm52_show_path(first->shard.path);
     if (part->split_count != first->split_count) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: a shard of another model: split.count is %u, but in %s it is %u",
-                          path, part->split_count, of, first->split_count);
+        return glm52_fail(GLM52_ERR_MODEL,
+                          "%s: a shard of another model: split.count is %u, but in %s it is %u", path,
+                          part->split_count, of, first->split_count);
     }
     if (part->split_index != index) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: a shard of another model or place: split.no is %u, its name says %u",
-                          path, part->split_index, index);
+        return glm52_fail(GLM52_ERR_MODEL,
+                          "%s: a shard of another model or place: split.no is %u, its name says %u", path,
+                          part->split_index, index);
     }
     if (part->has_split_tensors != first->has_split_tensors || part->split_tensors != first->split_tensors) {
         return glm52_fail(GLM52_ERR_MODEL,
-                          "%s: a shard of another model: split.tensors.count is %llu, but in %s it is %llu", path,
-                          (unsigned long long)part->split_tensors, of, (unsigned long long)first->split_tensors);
+                          "%s: a shard of another model: split.tensors.count is %llu, but in %s it is %llu",
+                          path, (unsigned long long)part->split_tensors, of,
+                          (unsigned long long)first->split_tensors);
     }
     const glm52_value *a = architecture(first), *b = architecture(part);
     if (a != NULL && b != NULL &&
@@ -155,11 +162,12 @@ static glm52_status check_total(const struct glm52_part *parts, const struct glm
     uint64_t tensors = 0;
     for (uint32_t i = 0; i < first->split_count; i++) tensors += parts[i].tensor_count;
     if (!first->has_split_tensors || tensors == first->split_tensors) return GLM52_OK;
-    return glm52_fail(GLM52_ERR_MODEL,
-                      "%s: the %u shards hold %llu tensors together, but split.tensors.count is %llu: a shard is of "
-                      "another model",
-                      glm52_show_path(first->shard.path), first->split_count, (unsigned long long)tensors,
-                      (unsigned long long)first->split_tensors);
+    return glm52_fail(
+        GLM52_ERR_MODEL,
+        "%s: the %u shards hold %llu tensors together, but split.tensors.count is %llu: a shard is of "
+        "another model",
+        glm52_show_path(first->shard.path), first->split_count, (unsigned long long)tensors,
+        (unsigned long long)first->split_tensors);
 }
 
 static glm52_status check_own_name(const struct glm52_part *first, struct glm52_shard_name *name_out) {
@@ -172,10 +180,11 @@ static glm52_status check_own_name(const struct glm52_part *first, struct glm52_
                           first->split_count);
     }
     if (name_out->index != first->split_index || name_out->count != first->split_count) {
-        return glm52_fail(GLM52_ERR_MODEL,
-                          "%s: named as shard %u of %u, but its keys say %u of %u (split.no %u, split.count %u)", path,
-                          name_out->index + 1, name_out->count, first->split_index + 1, first->split_count,
-                          first->split_index, first->split_count);
+        return glm52_fail(
+            GLM52_ERR_MODEL,
+            "%s: named as shard %u of %u, but its keys say %u of %u (split.no %u, split.count %u)", path,
+            name_out->index + 1, name_out->count, first->split_index + 1, first->split_count,
+            first->split_index, first->split_count);
     }
     return GLM52_OK;
 }

@@ -1,7 +1,7 @@
 /* identity.c - a digest of what a model is: docs/FORMAT.md, "Identity", has the exact bytes.
  *
- * It takes content alone, never a path, a time or an owner, and few enough bytes that a file of 200 GB takes well
- * under a second. */
+ * It takes content alone, never a path, a time or an owner, and few enough bytes that a file of 200 GB takes
+ * well under a second. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@
 #define SAMPLE_BYTES 4096u
 #define READ_BYTES_MAX 65536u
 
-/* Adds bytes of a file as they are on disk: pread, so that a file cut short meanwhile is an error, not a fault. */
+/* Adds bytes of a file as they are on disk: pread, so that a file cut short meanwhile is an error, not a
+ * fault. */
 static glm52_status add_file(struct glm52_sha256 *hash, const struct glm52_gguf_shard *shard, uint64_t offset,
                              uint64_t count) {
     uint8_t bytes[READ_BYTES_MAX];
@@ -22,8 +23,8 @@ static glm52_status add_file(struct glm52_sha256 *hash, const struct glm52_gguf_
         const ssize_t got = pread(shard->file, bytes, wanted, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-            return glm52_fail(GLM52_ERR_IO, "%s: reading %zu bytes at byte %llu: %s", glm52_show_path(shard->path),
-                              wanted, (unsigned long long)offset,
+            return glm52_fail(GLM52_ERR_IO, "%s: reading %zu bytes at byte %llu: %s",
+                              glm52_show_path(shard->path), wanted, (unsigned long long)offset,
                               got < 0 ? strerror(errno) : "the file ends there now");
         }
         glm52_sha256_add(hash, bytes, (size_t)got);

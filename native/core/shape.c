@@ -1,6 +1,6 @@
-/* shape.c - the hyperparameters of a model, from the keys glm-dsa.* of its file, each checked against its range
- * and against the others. Tensors are checked against them in weights.c; which layers run their own indexer is
- * read in shape_index.c.
+/* shape.c - the hyperparameters of a model, from the keys glm-dsa.* of its file, each checked against its
+ * range and against the others. Tensors are checked against them in weights.c; which layers run their own
+ * indexer is read in shape_index.c.
  *
  * Integers may be of any width and sign. Where a key may differ from layer to layer in GGUF (a list with an
  * element per block) all elements that count must be equal: a GLM has no layer unlike the others. */
@@ -28,12 +28,12 @@ static glm52_status fail_missing(const struct glm52_shape_reader *reader, const 
 }
 
 /* Elements first..last - 1 of value, or the one it has, all the same. */
-static glm52_status read_uniform(const struct glm52_shape_reader *reader, const glm52_value *value, uint32_t first,
-                                 uint32_t last, uint64_t *out) {
+static glm52_status read_uniform(const struct glm52_shape_reader *reader, const glm52_value *value,
+                                 uint32_t first, uint32_t last, uint64_t *out) {
     if (value->type != GGUF_ARRAY) return glm52_value_u64(reader->path, value, out);
     if (value->count != reader->blocks && value->count != reader->layers) {
-        return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s has %llu elements, the model has %u blocks", reader->path,
-                          value->key, (unsigned long long)value->count, reader->blocks);
+        return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s has %llu elements, the model has %u blocks",
+                          reader->path, value->key, (unsigned long long)value->count, reader->blocks);
     }
     GLM52_TRY(glm52_value_u64_at(reader->path, value, first, out));
     for (uint32_t i = first + 1; i < last; i++) {
@@ -41,8 +41,9 @@ static glm52_status read_uniform(const struct glm52_shape_reader *reader, const 
         GLM52_TRY(glm52_value_u64_at(reader->path, value, i, &other));
         if (other != *out) {
             return glm52_fail(GLM52_ERR_UNSUPPORTED,
-                              "%s: key %s differs between layers (%llu on layer %u, %llu on layer %u)", reader->path,
-                              value->key, (unsigned long long)*out, first, (unsigned long long)other, i);
+                              "%s: key %s differs between layers (%llu on layer %u, %llu on layer %u)",
+                              reader->path, value->key, (unsigned long long)*out, first,
+                              (unsigned long long)other, i);
         }
     }
     return GLM52_OK;
@@ -68,8 +69,8 @@ glm52_status glm52_shape_optional(const struct glm52_shape_reader *reader, const
     return GLM52_OK;
 }
 
-static glm52_status required(const struct glm52_shape_reader *reader, const char *suffix, uint64_t min, uint64_t max,
-                             uint32_t *out) {
+static glm52_status required(const struct glm52_shape_reader *reader, const char *suffix, uint64_t min,
+                             uint64_t max, uint32_t *out) {
     bool found;
     GLM52_TRY(glm52_shape_optional(reader, suffix, min, max, &found, out));
     struct glm52_shape_name name;
@@ -90,15 +91,15 @@ static glm52_status required_on(const struct glm52_shape_reader *reader, const c
     return GLM52_OK;
 }
 
-static glm52_status read_float(const struct glm52_shape_reader *reader, const char *suffix, float min, float max,
-                               float *out) {
+static glm52_status read_float(const struct glm52_shape_reader *reader, const char *suffix, float min,
+                               float max, float *out) {
     struct glm52_shape_name name;
     bool found;
     GLM52_TRY(glm52_gguf_get_f32(reader->gguf, glm52_shape_key(&name, suffix), &found, out));
     if (!found) return fail_missing(reader, name.text);
     if (isfinite(*out) && *out >= min && *out <= max) return GLM52_OK;
-    return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s is %g; %g to %g are read", reader->path, name.text, (double)*out,
-                      (double)min, (double)max);
+    return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s is %g; %g to %g are read", reader->path, name.text,
+                      (double)*out, (double)min, (double)max);
 }
 
 static bool is_text(const glm52_value *value, const char *text) {
@@ -115,10 +116,10 @@ static glm52_status check_architecture(const struct glm52_shape_reader *reader) 
     if (is_text(value, ARCHITECTURE)) return GLM52_OK;
     struct glm52_shown shown;
     const bool fork = is_text(value, "glm_moe_dsa");
-    return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: the architecture is %s, only %s is read%s", reader->path,
-                      glm52_show(&shown, (const uint8_t *)value->data + 8, value->data_bytes - 8), ARCHITECTURE,
-                      fork ? " (another program's layout of the same model: convert it with llama.cpp's converter)"
-                           : "");
+    return glm52_fail(
+        GLM52_ERR_UNSUPPORTED, "%s: the architecture is %s, only %s is read%s", reader->path,
+        glm52_show(&shown, (const uint8_t *)value->data + 8, value->data_bytes - 8), ARCHITECTURE,
+        fork ? " (another program's layout of the same model: convert it with llama.cpp's converter)" : "");
 }
 
 /* Whether the file has any tensor of block number. */
@@ -139,7 +140,8 @@ static glm52_status read_blocks(struct glm52_shape_reader *reader, glm52_shape *
     GLM52_TRY(required(reader, "block_count", 1, GLM52_LAYERS_MAX, &blocks));
     GLM52_TRY(glm52_shape_optional(reader, "nextn_predict_layers", 0, GLM52_SHAPE_NEXTN_MAX, &found, &nextn));
     if (nextn >= blocks) {
-        return glm52_fail(GLM52_ERR_SHAPE, "%s: nextn_predict_layers is %u, but block_count, which counts them, is %u",
+        return glm52_fail(GLM52_ERR_SHAPE,
+                          "%s: nextn_predict_layers is %u, but block_count, which counts them, is %u",
                           reader->path, nextn, blocks);
     }
     reader->blocks = blocks;
@@ -163,8 +165,9 @@ static glm52_status read_vocab(const struct glm52_shape_reader *reader, glm52_sh
     if (found) return GLM52_OK;
     const glm52_tensor_info *embedding = glm52_gguf_tensor(reader->gguf, "token_embd.weight");
     if (embedding == NULL) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: neither key %s.vocab_size nor tensor token_embd.weight is there",
-                          reader->path, ARCHITECTURE);
+        return glm52_fail(GLM52_ERR_MODEL,
+                          "%s: neither key %s.vocab_size nor tensor token_embd.weight is there", reader->path,
+                          ARCHITECTURE);
     }
     GLM52_TRY(check_range(reader, "vocab_size (rows of token_embd.weight)", embedding->size[1], 1,
                           GLM52_SHAPE_VOCAB_MAX));
@@ -180,8 +183,8 @@ static glm52_status check_equal(const struct glm52_shape_reader *reader, const c
     uint32_t number = 0;
     GLM52_TRY(glm52_shape_optional(reader, suffix, 0, UINT32_MAX, &found, &number));
     if (!found || number == wanted) return GLM52_OK;
-    return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s is %u, not %u: %s", reader->path, glm52_shape_key(&name, suffix),
-                      number, wanted, reason);
+    return glm52_fail(GLM52_ERR_SHAPE, "%s: key %s is %u, not %u: %s", reader->path,
+                      glm52_shape_key(&name, suffix), number, wanted, reason);
 }
 
 static glm52_status read_attention(const struct glm52_shape_reader *reader, glm52_shape *shape) {
@@ -191,30 +194,36 @@ static glm52_status read_attention(const struct glm52_shape_reader *reader, glm5
     GLM52_TRY(required(reader, "attention.kv_lora_rank", 1, GLM52_SHAPE_LORA_MAX, &shape->kv_lora));
     GLM52_TRY(required(reader, "rope.dimension_count", 2, GLM52_SHAPE_ROPE_MAX, &shape->rope));
     GLM52_TRY(required(reader, "attention.key_length_mla", 1, GLM52_SHAPE_HEAD_SIZE_MAX, &shape->key_mla));
-    GLM52_TRY(required(reader, "attention.value_length_mla", 1, GLM52_SHAPE_HEAD_SIZE_MAX, &shape->value_mla));
+    GLM52_TRY(
+        required(reader, "attention.value_length_mla", 1, GLM52_SHAPE_HEAD_SIZE_MAX, &shape->value_mla));
     if (shape->rope % 2 != 0) {
         return glm52_fail(GLM52_ERR_SHAPE, "%s: rope.dimension_count is %u, but values are rotated in pairs",
                           reader->path, shape->rope);
     }
     if (shape->key_mla <= shape->rope) {
-        return glm52_fail(GLM52_ERR_SHAPE,
-                          "%s: attention.key_length_mla is %u, but %u rotated values and at least one other are in it",
-                          reader->path, shape->key_mla, shape->rope);
+        return glm52_fail(
+            GLM52_ERR_SHAPE,
+            "%s: attention.key_length_mla is %u, but %u rotated values and at least one other are in it",
+            reader->path, shape->key_mla, shape->rope);
     }
     GLM52_TRY(check_equal(reader, "attention.key_length", shape->kv_lora + shape->rope,
                           "a cached row is kv_lora_rank and rope.dimension_count values"));
-    return check_equal(reader, "attention.value_length", shape->kv_lora, "a cached value is kv_lora_rank values");
+    return check_equal(reader, "attention.value_length", shape->kv_lora,
+                       "a cached value is kv_lora_rank values");
 }
 
 static glm52_status read_indexer(const struct glm52_shape_reader *reader, glm52_shape *shape) {
-    GLM52_TRY(required(reader, "attention.indexer.head_count", 1, GLM52_SHAPE_INDEX_HEADS_MAX, &shape->index_heads));
-    GLM52_TRY(required(reader, "attention.indexer.key_length", 1, GLM52_SHAPE_HEAD_SIZE_MAX, &shape->index_key));
+    GLM52_TRY(required(reader, "attention.indexer.head_count", 1, GLM52_SHAPE_INDEX_HEADS_MAX,
+                       &shape->index_heads));
+    GLM52_TRY(
+        required(reader, "attention.indexer.key_length", 1, GLM52_SHAPE_HEAD_SIZE_MAX, &shape->index_key));
     GLM52_TRY(required(reader, "attention.indexer.top_k", 1, GLM52_SHAPE_TOP_K_MAX, &shape->index_top_k));
     if (shape->index_key < shape->rope) {
-        return glm52_fail(GLM52_ERR_SHAPE,
-                          "%s: attention.indexer.key_length is %u, but rope.dimension_count, the part of it that is "
-                          "rotated, is %u",
-                          reader->path, shape->index_key, shape->rope);
+        return glm52_fail(
+            GLM52_ERR_SHAPE,
+            "%s: attention.indexer.key_length is %u, but rope.dimension_count, the part of it that is "
+            "rotated, is %u",
+            reader->path, shape->index_key, shape->rope);
     }
     return glm52_shape_read_index_types(reader, shape);
 }
@@ -230,8 +239,9 @@ static glm52_status check_routing(const struct glm52_shape_reader *reader) {
     }
     GLM52_TRY(glm52_shape_optional(reader, "expert_gating_func", 0, UINT32_MAX, &found, &gating));
     if (gating == GATING_SIGMOID || gating == GATING_NONE) return GLM52_OK;
-    return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: expert_gating_func is %u (%s); only %u (sigmoid) is supported",
-                      reader->path, gating, gating == 1 ? "softmax" : "another function", GATING_SIGMOID);
+    return glm52_fail(GLM52_ERR_UNSUPPORTED,
+                      "%s: expert_gating_func is %u (%s); only %u (sigmoid) is supported", reader->path,
+                      gating, gating == 1 ? "softmax" : "another function", GATING_SIGMOID);
 }
 
 /* llama.cpp's meaning of a scale that is missing or 0: none. */
@@ -239,7 +249,8 @@ static glm52_status read_expert_scale(const struct glm52_shape_reader *reader, g
     struct glm52_shape_name name;
     shape->expert_scale = 1.0f;
     if (glm52_gguf_key(reader->gguf, glm52_shape_key(&name, "expert_weights_scale")) == NULL) return GLM52_OK;
-    GLM52_TRY(read_float(reader, "expert_weights_scale", 0.0f, GLM52_SHAPE_EXPERT_SCALE_MAX, &shape->expert_scale));
+    GLM52_TRY(
+        read_float(reader, "expert_weights_scale", 0.0f, GLM52_SHAPE_EXPERT_SCALE_MAX, &shape->expert_scale));
     if (shape->expert_scale == 0.0f) shape->expert_scale = 1.0f;
     return GLM52_OK;
 }
@@ -249,7 +260,8 @@ static glm52_status read_experts(const struct glm52_shape_reader *reader, glm52_
     bool found;
     uint32_t shared = 0;
     shape->dense_layers = 0;
-    GLM52_TRY(glm52_shape_optional(reader, "leading_dense_block_count", 0, layers, &found, &shape->dense_layers));
+    GLM52_TRY(
+        glm52_shape_optional(reader, "leading_dense_block_count", 0, layers, &found, &shape->dense_layers));
     GLM52_TRY(required_on(reader, "feed_forward_length", 0, shape->dense_layers, GLM52_SHAPE_DENSE_FF_MAX,
                           &shape->dense_ff));
     GLM52_TRY(required(reader, "expert_count", 1, GLM52_SHAPE_EXPERTS_MAX, &shape->experts));
@@ -270,10 +282,12 @@ static glm52_status read_experts(const struct glm52_shape_reader *reader, glm52_
 static glm52_status check_rope_scaling(const struct glm52_shape_reader *reader) {
     const glm52_value *type = glm52_gguf_key(reader->gguf, ARCHITECTURE ".rope.scaling.type");
     if (type != NULL && !is_text(type, "none")) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: key %s is not \"none\"; scaled positions are not supported",
-                          reader->path, type->key);
+        return glm52_fail(GLM52_ERR_UNSUPPORTED,
+                          "%s: key %s is not \"none\"; scaled positions are not supported", reader->path,
+                          type->key);
     }
-    static const char *const factors[] = {"rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor"};
+    static const char *const factors[] = {"rope.scaling.factor", "rope.scale_linear",
+                                          "rope.scaling.attn_factor"};
     for (size_t i = 0; type == NULL && i < sizeof(factors) / sizeof(factors[0]); i++) {
         struct glm52_shape_name name;
         bool found;
@@ -299,8 +313,8 @@ glm52_status glm52_shape_read(const struct glm52_gguf *gguf, glm52_shape *shape_
     GLM52_TRY(read_attention(&reader, &shape));
     GLM52_TRY(read_indexer(&reader, &shape));
     GLM52_TRY(read_experts(&reader, &shape));
-    GLM52_TRY(read_float(&reader, "attention.layer_norm_rms_epsilon", GLM52_SHAPE_EPSILON_MIN, GLM52_SHAPE_EPSILON_MAX,
-                         &shape.rms_epsilon));
+    GLM52_TRY(read_float(&reader, "attention.layer_norm_rms_epsilon", GLM52_SHAPE_EPSILON_MIN,
+                         GLM52_SHAPE_EPSILON_MAX, &shape.rms_epsilon));
     GLM52_TRY(read_float(&reader, "rope.freq_base", GLM52_SHAPE_ROPE_BASE_MIN, GLM52_SHAPE_ROPE_BASE_MAX,
                          &shape.rope_base));
     GLM52_TRY(check_rope_scaling(&reader));

@@ -1,7 +1,9 @@
-/* weights.c - where each weight lies: tensors bound by name, their type and dimensions checked against the shape.
+/* weights.c - where each weight lies: tensors bound by name, their type and dimensions checked against the
+ * shape.
  *
- * Vectors and the router are used as float32 straight from the mapping; matrices may be of any type that is read.
- * Indexer tensors of a layer that shares its predecessor's selection are not looked at: files have them or not. */
+ * Vectors and the router are used as float32 straight from the mapping; matrices may be of any type that is
+ * read. Indexer tensors of a layer that shares its predecessor's selection are not looked at: files have them
+ * or not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +38,10 @@ static const char *hint(const struct binder *binder, const char *suffix) {
     } hints[] = {
         {"attn_k_b.weight", "attn_kv_b.weight", " (the file has attn_kv_b, undivided: convert it again)"},
         {"attn_v_b.weight", "attn_kv_b.weight", " (the file has attn_kv_b, undivided: convert it again)"},
-        {"ffn_gate_exps.weight", "ffn_gate_up_exps.weight", " (the file has gate and up fused: convert it again)"},
-        {"ffn_up_exps.weight", "ffn_gate_up_exps.weight", " (the file has gate and up fused: convert it again)"}};
+        {"ffn_gate_exps.weight", "ffn_gate_up_exps.weight",
+         " (the file has gate and up fused: convert it again)"},
+        {"ffn_up_exps.weight", "ffn_gate_up_exps.weight",
+         " (the file has gate and up fused: convert it again)"}};
     for (size_t i = 0; i < sizeof(hints) / sizeof(hints[0]); i++) {
         char name[GLM52_GGUF_NAME_BYTES_MAX + 1];
         full_name(binder, name, sizeof(name), hints[i].instead);
@@ -60,7 +64,8 @@ static glm52_status find(const struct binder *binder, const char *suffix, struct
     full_name(binder, name, sizeof(name), suffix);
     const glm52_tensor_info *tensor = glm52_gguf_tensor(binder->gguf, name);
     if (tensor == NULL) {
-        return glm52_fail(GLM52_ERR_MODEL, "%s: tensor %s is missing%s", binder->path, name, hint(binder, suffix));
+        return glm52_fail(GLM52_ERR_MODEL, "%s: tensor %s is missing%s", binder->path, name,
+                          hint(binder, suffix));
     }
     const uint64_t *size = tensor->size;
     if (size[0] != wanted.in || size[1] != wanted.out || size[2] != wanted.groups || size[3] != 1) {
@@ -79,7 +84,8 @@ static glm52_status check_f32(const struct binder *binder, const glm52_tensor_in
                       tensor->name, tensor->type_name);
 }
 
-static glm52_status bind_vector(const struct binder *binder, const char *suffix, uint32_t size, const float **out) {
+static glm52_status bind_vector(const struct binder *binder, const char *suffix, uint32_t size,
+                                const float **out) {
     const glm52_tensor_info *tensor;
     GLM52_TRY(find(binder, suffix, (struct wanted){size, 1, 1}, &tensor));
     GLM52_TRY(check_f32(binder, tensor));
@@ -121,7 +127,8 @@ static glm52_status bind_attention(const struct binder *b, const glm52_shape *s,
 }
 
 static glm52_status bind_indexer(const struct binder *b, const glm52_shape *s, struct glm52_layer *layer) {
-    GLM52_TRY(bind_matrix(b, "indexer.attn_q_b.weight", s->q_lora, s->index_heads * s->index_key, &layer->index_q));
+    GLM52_TRY(
+        bind_matrix(b, "indexer.attn_q_b.weight", s->q_lora, s->index_heads * s->index_key, &layer->index_q));
     GLM52_TRY(bind_matrix(b, "indexer.attn_k.weight", s->hidden, s->index_key, &layer->index_k));
     GLM52_TRY(bind_matrix(b, "indexer.proj.weight", s->hidden, s->index_heads, &layer->index_w));
     GLM52_TRY(bind_vector(b, "indexer.k_norm.weight", s->index_key, &layer->index_norm));
@@ -154,8 +161,10 @@ static glm52_status bind_layer(const struct binder *b, const glm52_shape *s, str
     return layer->dense ? bind_dense(b, s, layer) : bind_sparse(b, s, layer);
 }
 
-/* An MTP block is a full sparse layer with its own indexer. embed and head are the trunk's unless it has its own. */
-static glm52_status bind_nextn(const struct binder *b, const struct glm52_model *model, struct glm52_nextn *nextn) {
+/* An MTP block is a full sparse layer with its own indexer. embed and head are the trunk's unless it has its
+ * own. */
+static glm52_status bind_nextn(const struct binder *b, const struct glm52_model *model,
+                               struct glm52_nextn *nextn) {
     const glm52_shape *s = &model->shape;
     nextn->layer.index_full = true;
     nextn->layer.dense = false;
