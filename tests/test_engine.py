@@ -1,0 +1,476 @@
+"""What an engine promises: refusals that change nothing, cancellation that can be resumed, going back, closing."""
+
+import gc
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import prompt
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import glm52_rt as rt
+
+CONTEXT = 40
+
+
+@pytest.fixture
+def engine(micro: rt.Model) -> Iterator[rt.Engine]:
+    with rt.Engine(micro, context=CONTEXT, chunk_rows=4) as opened:
+        yield opened
+
+
+def fresh_logits(model: rt.Model, ids: list[int], **options) -> bytes:
+    """What a new engine says behind ids."""
+    with rt.Engine(model, context=CONTEXT, chunk_rows=4, **options) as engine:
+        engine.prefill(ids)
+        return engine.logits.tobytes()
+
+
+# ---- opening ----
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"context": 0}, rt.ContextError, "between 1 and 1048576"),
+        ({"context": 1048577}, rt.ContextError, "context of 1048577 tokens"),
+        ({"context": -1}, rt.ArgumentError, "context -1"),
+        ({"backend": "abacus"}, rt.UnsupportedError, "abacus"),
+        ({"kv_type": "q8"}, rt.ArgumentError, "kv_type 'q8'"),
+        ({"chunk_rows": 4097}, rt.ArgumentError, "chunk_rows 4097; at most 4096"),
+        ({"latent_epsilon": -1e-6}, rt.ArgumentError, "latent_epsilon"),
+        ({"latent_epsilon": float("nan")}, rt.ArgumentError, "latent_epsilon"),
+        ({"mtp": True}, rt.UnsupportedError, "mtp"),
+    ],
+)
+def test_bad_options_are_refused_by_name(micro: rt.Model, options: dict, kind: type, words: str) -> None:
+    with pytest.raises(kind, match=words):
+        rt.Engine(micro, **options)
+
+
+def test_limits_are_reached_exactly(micro: rt.Model) -> None:
+    with rt.Engine(micro, context=1) as engine:
+        engine.eval(3)
+        assert engine.position == engine.context == 1
+    with rt.Engine(micro, context=5000, chunk_rows=4096) as engine:
+        assert engine.prefill(prompt(300, micro.shape.vocab)) == 300
+
+
+def test_the_plan_adds_up_and_follows_the_formula(micro: rt.Model) -> None:
+    shape = micro.shape
+    for kv_type, element in (("f16", 2), ("f32", 4)):
+        with rt.Engine(micro, context=1000, kv_type=kv_type) as engine:
+            plan = engine.plan
+        parts = [getattr(plan, name) for name in plan.__dataclass_fields__ if name != "total"]
+        assert plan.total == sum(parts)
+        assert plan.weights_mapped == micro.file_bytes
+        exact = 1000 * shape.kv_bytes_per_token(kv_type)
+        assert exact <= plan.kv_cache + plan.index_cache < exact + 64 * 2 * shape.layers
+        assert plan.index_cache >= 1000 * len(micro.full_indexer_layers) * shape.index_key * element
+
+
+# ---- tokens that can't be fed ----
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "words"),
+    [
+        ([], rt.ArgumentError, "no tokens"),
+        ([1, 512], rt.ArgumentError, "token 512 at index 1 is outside the vocabulary of 512"),
+        ([-1], rt.ArgumentError, "token -1 at index 0"),
+        ([2**31], rt.ArgumentError, "token 2147483648"),
+        ([1] * 38, rt.ContextError, "38 tokens at position 3: the context holds 40 tokens"),
+    ],
+)
+def test_bad_tokens_change_nothing(engine: rt.Engine, ids: list[int], kind: type, words: str) -> None:
+    engine.prefill([5, 6, 7])
+    before = engine.logits.tobytes()
+    with pytest.raises(kind, match=words):
+        engine.prefill(ids)
+    if len(ids) == 1:
+        with pytest.raises(kind, match=words):
+            engine.eval(ids[0])
+    assert engine.tokens == [5, 6, 7] and engine.logits.tobytes() == before
+
+
+def test_a_full_context_refuses_one_more_token(engine: rt.Engine) -> None:
+    engine.prefill([1] * CONTEXT)
+    with pytest.raises(rt.ContextError, match="1 tokens at position 40"):
+        engine.eval(1)
+    engine.rewind(CONTEXT - 1)
+    engine.eval(2)
+    assert engine.tokens[-1] == 2
+
+
+# ---- cancelling ----
+
+
+def count_calls(micro: rt.Model, ids: list[int]) -> int:
+    positions: list[int] = []
+    with rt.Engine(micro, context=CONTEXT, chunk_rows=4) as engine:
+        engine.prefill(ids, lambda position: positions.append(position))
+    assert positions == sorted(positions) and positions[0] == 0 and positions[-1] == len(ids)
+    return len(positions)
+
+
+def test_cancelling_at_every_call_leaves_a_resumable_engine(micro: rt.Model) -> None:
+    ids = prompt(11, micro.shape.vocab)
+    wanted = fresh_logits(micro, ids)
+    calls = count_calls(micro, ids)
+    assert calls == 3 * (1 + micro.shape.layers)
+    for stop_at in range(calls):
+        seen = iter(range(calls))
+        with rt.Engine(micro, context=CONTEXT, chunk_rows=4) as engine:
+            done = engine.prefill(ids, lambda position: next(seen) != stop_at)
+            assert done == engine.position == stop_at // (1 + micro.shape.layers) * 4
+            assert engine.tokens == ids[:done]
+            if done > 0:
+                assert engine.logits.tobytes() == fresh_logits(micro, ids[:done])
+            assert engine.stats().cancelled == 1
+            assert engine.prefill(ids[done:]) == len(ids) - done
+            assert engine.logits.tobytes() == wanted, stop_at
+
+
+def test_an_exception_in_progress_cancels_and_is_raised(engine: rt.Engine, micro: rt.Model) -> None:
+    class Mine(Exception):
+        pass
+
+    def progress(position: int) -> None:
+        if position >= 5:
+            raise Mine("five")
+
+    ids = prompt(11, micro.shape.vocab)
+    with pytest.raises(Mine, match="five"):
+        engine.prefill(ids, progress)
+    assert engine.position == 4
+    engine.prefill(ids[4:])
+    assert engine.logits.tobytes() == fresh_logits(micro, ids)
+
+
+def test_ctrl_c_in_progress_cancels(engine: rt.Engine, micro: rt.Model) -> None:
+    ids = prompt(11, micro.shape.vocab)
+
+    def progress(position: int) -> None:
+        if position == 6:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.prefill(ids, progress)
+    assert engine.position == 4
+    engine.prefill(ids[4:])
+    assert engine.logits.tobytes() == fresh_logits(micro, ids)
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.004, 0.02])
+def test_a_signal_while_c_runs_cancels(tiny: rt.Model, delay: float) -> None:
+    """Nobody watches the progress: the engine notices between layers, whatever it is doing."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(number: int, frame: object) -> None:
+        raise Alarm
+
+    ids = prompt(120, tiny.shape.vocab)
+    old = signal.signal(signal.SIGALRM, ring)
+    try:
+        with rt.Engine(tiny, context=200, chunk_rows=16) as engine:
+            with pytest.raises(Alarm):
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                while True:
+                    engine.align(ids)
+                    engine.prefill(ids[engine.position :])
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            held = engine.tokens
+            assert held == ids[: len(held)]
+            engine.align(ids)
+            engine.prefill(ids[engine.position :])
+            resumed = engine.logits.tobytes()
+            engine.reset()
+            engine.prefill(ids)
+            assert engine.logits.tobytes() == resumed
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
+def test_an_exception_in_an_observer_is_raised_behind_the_call(engine: rt.Engine, micro: rt.Model) -> None:
+    def observer(seen: rt.Observation) -> None:
+        raise ValueError(f"layer {seen.layer}")
+
+    engine.observe(observer)
+    with pytest.raises(ValueError, match="layer"):
+        engine.eval(1)
+    engine.observe(None)
+    engine.eval(2)
+    assert engine.tokens == [1, 2]
+    assert engine.logits.tobytes() == fresh_logits(micro, [1, 2])
+
+
+@pytest.mark.parametrize("answer", [None, True, 1])
+def test_progress_goes_on_unless_told_to_stop(engine: rt.Engine, answer: object) -> None:
+    assert engine.prefill([1, 2, 3, 4, 5], lambda position: answer) == 5
+
+
+# ---- calls from elsewhere ----
+
+
+def test_a_call_from_a_callback_is_refused(engine: rt.Engine) -> None:
+    for call in (lambda: engine.eval(1), lambda: engine.position, engine.close):
+        with pytest.raises(rt.Error, match="inside its own callback"):
+            engine.prefill([1, 2], lambda position: call())
+    assert engine.prefill([1, 2]) == 2
+
+
+def test_threads_wait_for_each_other(micro: rt.Model) -> None:
+    ids = prompt(30, micro.shape.vocab)
+    with rt.Engine(micro, context=CONTEXT, chunk_rows=4) as engine:
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for _ in range(5):
+                    engine.logits.sum() if engine.position else None
+                    engine.align(ids)
+            except rt.Error as error:
+                if "no logits" not in str(error):
+                    failures.append(error)
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for _ in range(5):
+            engine.align(ids)
+            engine.prefill(ids[engine.position :])
+        for worker in workers:
+            worker.join()
+    assert not failures
+
+
+def test_python_runs_while_c_works(tiny: rt.Model) -> None:
+    """The interpreter's lock is given up: another thread counts during one prefill."""
+    counted: list[int] = []
+    stop = threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted.append(1)
+            stop.wait(0.001)
+
+    with rt.Engine(tiny, context=200, threads=1) as engine:
+        other = threading.Thread(target=count)
+        other.start()
+        engine.prefill(prompt(150, tiny.shape.vocab))
+        stop.set()
+        other.join()
+    assert len(counted) > 5
+
+
+def test_engines_share_a_model_and_keep_it_alive(make: Callable[..., Path]) -> None:
+    model = rt.Model.open(make("micro"))
+    first, second = rt.Engine(model, context=CONTEXT), rt.Engine(model, context=CONTEXT)
+    model.close()
+    first.prefill([1, 2, 3])
+    second.prefill([1, 2])
+    second.eval(3)
+    assert first.logits.tobytes() == second.logits.tobytes()
+    first.close()
+    second.eval(4)
+    second.close()
+
+
+# ---- closing ----
+
+
+def test_closing_twice_is_fine_and_a_closed_one_refuses(micro: rt.Model, make: Callable[..., Path]) -> None:
+    engine = rt.Engine(micro, context=CONTEXT)
+    engine.close()
+    engine.close()
+    for use in (lambda: engine.eval(1), lambda: engine.prefill([1]), lambda: engine.logits, engine.reset):
+        with pytest.raises(rt.Error, match="the engine is closed"):
+            use()
+    model = rt.Model.open(make("micro"))
+    model.close()
+    model.close()
+    for use in (lambda: model.identity, lambda: model.tensors, lambda: rt.Engine(model)):
+        with pytest.raises(rt.Error, match="the model is closed"):
+            use()
+
+
+def test_views_outlive_their_engine(micro: rt.Model) -> None:
+    engine = rt.Engine(micro, context=CONTEXT)
+    engine.prefill([1, 2, 3])
+    view = engine.logits
+    kept = view.copy()
+    assert view.dtype == np.float32 and view.shape == (micro.shape.vocab,) and not view.flags.writeable
+    with pytest.raises(ValueError):
+        view[0] = 1
+    engine.close()
+    del engine
+    gc.collect()
+    others = [rt.Engine(micro, context=CONTEXT) for _ in range(3)]
+    assert (view == kept).all()
+    for other in others:
+        other.close()
+
+
+def test_logits_are_refused_where_there_are_none(engine: rt.Engine) -> None:
+    with pytest.raises(rt.Error, match="no logits at position 0"):
+        _ = engine.logits
+    engine.prefill([1, 2, 3])
+    engine.rewind(3)
+    assert engine.logits is not None
+    engine.rewind(2)
+    with pytest.raises(rt.Error, match="no logits at position 2"):
+        _ = engine.logits
+    with pytest.raises(rt.ContextError, match="rewind to 3: the engine stands at 2"):
+        engine.rewind(3)
+    with pytest.raises(rt.ContextError):
+        engine.rewind(-1)
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "kept"),
+    [
+        ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4], 3),
+        ([1, 2, 3], [1, 2, 3], 2),
+        ([1], [1], 0),
+        ([1, 2, 3], [1, 2, 9], 2),
+        ([1, 2, 3], [1, 2, 3, 4, 5], 3),
+        ([1, 2, 3], [9, 2, 3], 0),
+        ([], [1, 2], 0),
+    ],
+)
+def test_align_keeps_the_common_prefix(engine: rt.Engine, held: list[int], given: list[int], kept: int) -> None:
+    if held:
+        engine.prefill(held)
+    assert engine.align(given) == kept == engine.position
+    assert engine.tokens == given[:kept]
+    with pytest.raises(rt.ArgumentError):
+        engine.align([])
+
+
+def test_observations_are_copies_of_the_right_shape(engine: rt.Engine, micro: rt.Model) -> None:
+    shape = micro.shape
+    seen: list[rt.Observation] = []
+    engine.observe(seen.append)
+    engine.prefill(prompt(10, shape.vocab))
+    assert [(o.layer, o.position) for o in seen] == [(i, p) for p in (0, 4, 8) for i in range(shape.layers)]
+    for o in seen:
+        rows = min(4, 10 - o.position)
+        used = 0 if o.layer < shape.dense_layers else shape.experts_used
+        assert o.route_ids.shape == o.route_weights.shape == (rows, used)
+        assert o.hidden.shape == (rows, shape.hidden)
+        if used:
+            assert np.allclose(o.route_weights.sum(1), shape.expert_scale, rtol=1e-5)
+            assert (np.diff(np.sort(o.route_ids, 1), axis=1) > 0).all()
+        for row, selected in enumerate(o.selected):
+            assert len(selected) == min(o.position + row + 1, shape.index_top_k)
+            assert (np.diff(selected) > 0).all() and selected[-1] <= o.position + row
+    count = len(seen)
+    engine.observe(None)
+    engine.eval(1)
+    assert len(seen) == count
+
+
+# ---- any order of calls equals a fresh run ----
+
+
+class Conversation(RuleBasedStateMachine):
+    """An engine under any order of calls, beside the list of tokens it should hold: what it says of them must be
+    bit for bit what a new engine says that was fed them at once."""
+
+    model: rt.Model
+    known: dict[tuple[int, ...], bytes] = {}
+
+    @initialize(quality=st.booleans(), kv_type=st.sampled_from(["f16", "f32"]))
+    def open(self, quality: bool, kv_type: str) -> None:
+        self.options = {"quality": quality, "kv_type": kv_type}
+        self.engine = rt.Engine(self.model, context=CONTEXT, chunk_rows=4, **self.options)
+        self.held: list[int] = []
+        self.has_logits = False
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close()
+
+    tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
+
+    @rule(ids=tokens)
+    def prefill(self, ids: list[int]) -> None:
+        if len(self.held) + len(ids) > CONTEXT:
+            with pytest.raises(rt.ContextError):
+                self.engine.prefill(ids)
+            return
+        assert self.engine.prefill(ids) == len(ids)
+        self.held += ids
+        self.has_logits = True
+
+    @rule(ids=tokens, calls=st.integers(0, 20))
+    def cancelled_prefill(self, ids: list[int], calls: int) -> None:
+        if len(self.held) + len(ids) > CONTEXT:
+            return
+        left = iter(range(calls))
+        done = self.engine.prefill(ids, lambda position: next(left, None) is not None)
+        self.held += ids[:done]
+        self.has_logits = self.has_logits or done > 0
+
+    @precondition(lambda self: len(self.held) < CONTEXT)
+    @rule(token=st.integers(0, 3))
+    def eval(self, token: int) -> None:
+        self.engine.eval(token)
+        self.held.append(token)
+        self.has_logits = True
+
+    @rule(token=st.sampled_from([-1, 512, 10**6]))
+    def refused(self, token: int) -> None:
+        with pytest.raises(rt.Error):
+            self.engine.eval(token)
+
+    @rule(share=st.floats(0, 1))
+    def rewind(self, share: float) -> None:
+        position = int(share * len(self.held))
+        self.has_logits = self.has_logits and position == len(self.held)
+        self.engine.rewind(position)
+        del self.held[position:]
+
+    @rule()
+    def reset(self) -> None:
+        self.engine.reset()
+        self.has_logits = self.has_logits and not self.held
+        self.held = []
+
+    @rule(ids=tokens)
+    def align(self, ids: list[int]) -> None:
+        kept = 0
+        while kept < min(len(self.held), len(ids) - 1) and self.held[kept] == ids[kept]:
+            kept += 1
+        assert self.engine.align(ids) == kept
+        self.has_logits = self.has_logits and kept == len(self.held)
+        self.held = ids[:kept]
+
+    @invariant()
+    def equals_a_fresh_run(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        assert self.engine.tokens == self.held
+        if not self.has_logits:
+            return
+        key = (*self.held, *self.options.values())
+        if key not in self.known:
+            self.known[key] = fresh_logits(self.model, self.held, **self.options)
+        assert self.engine.logits.tobytes() == self.known[key]
+
+
+def test_any_order_of_calls_equals_a_fresh_run(micro: rt.Model) -> None:
+    Conversation.model = micro
+    case = Conversation.TestCase
+    case.settings = settings(
+        max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )  # fmt: skip
+    case().runTest()
