@@ -84,7 +84,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags | $(TABLES)
 define SET_RULE
 $(BUILD)/%.$(1).o: %.c $(BUILD)/flags | $(TABLES)
 	@mkdir -p $$(@D)
-	$$(CC) $$(ALL_CFLAGS) $$(FLAGS_$(1)) -DGLM52_VARIANT=$(1) -MMD -MP -c -o $$@ $$<
+	$$(CC) $$(ALL_CFLAGS) $$(FLAGS_$(1)) -DGLM52_SET=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach set,$(SETS),$(eval $(call SET_RULE,$(set))))
 

@@ -1,7 +1,7 @@
 /* blocks.h - what the files of formats share: names per instruction set, loads, and the two loops that a format
  * needs, decode and dot_q8, for blocks of 32 and for super-blocks of 256 values.
  *
- * Every file of native/quant but quant.c is compiled once per instruction set, with GLM52_VARIANT its name. The
+ * Every file of native/quant but quant.c is compiled once per instruction set, with GLM52_SET its name. The
  * loops are written for the compiler's vectoriser: codes are unpacked to 16-bit numbers on the stack, all of a
  * block before the first is used, then multiplied in loops of a fixed 32.
  *
@@ -22,16 +22,16 @@
 #error "blocks are little-endian and read as they lie"
 #endif
 
-#ifndef GLM52_VARIANT
-#define GLM52_VARIANT portable
+#ifndef GLM52_SET
+#define GLM52_SET portable
 #endif
 #define GLM52_JOIN_(a, b) a##_##b
 #define GLM52_JOIN(a, b) GLM52_JOIN_(a, b)
-#define GLM52_IN_VARIANT(name) GLM52_JOIN(name, GLM52_VARIANT)
+#define GLM52_IN_SET(name) GLM52_JOIN(name, GLM52_SET)
 
 /* A format's row of the table. */
 #define GLM52_DEFINE_FORMAT(name, type, block_size, block_bytes, decode, dot_q8)        \
-    const struct glm52_quant GLM52_IN_VARIANT(glm52_quant_##name) = {                   \
+    const struct glm52_quant GLM52_IN_SET(glm52_quant_##name) = {                   \
         #name, type, block_size, block_bytes, decode, dot_q8                            \
     }
 

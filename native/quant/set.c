@@ -46,12 +46,12 @@ static void q8_encode(const float *x, size_t count, struct glm52_q8 row) {
     }
 }
 
-#define GLM52_FORMAT(name) extern const struct glm52_quant GLM52_IN_VARIANT(glm52_quant_##name);
+#define GLM52_FORMAT(name) extern const struct glm52_quant GLM52_IN_SET(glm52_quant_##name);
 #include "formats.def"
 #undef GLM52_FORMAT
 
 static const struct glm52_quant *const formats[] = {
-#define GLM52_FORMAT(name) &GLM52_IN_VARIANT(glm52_quant_##name),
+#define GLM52_FORMAT(name) &GLM52_IN_SET(glm52_quant_##name),
 #include "formats.def"
 #undef GLM52_FORMAT
     NULL
@@ -59,6 +59,6 @@ static const struct glm52_quant *const formats[] = {
 
 #define QUOTE_(text) #text
 #define QUOTE(text) QUOTE_(text)
-const struct glm52_quant_set GLM52_IN_VARIANT(glm52_quant_set) = {
-    QUOTE(GLM52_VARIANT), formats, dot_f32, q8_encode
+const struct glm52_quant_set GLM52_IN_SET(glm52_quant_set) = {
+    QUOTE(GLM52_SET), formats, dot_f32, q8_encode
 };
