@@ -15,7 +15,7 @@ TYPES = (
     "IQ4_XS IQ1_M BF16 MXFP4"
 ).split()
 
-# Float16 scales at the ends: zeros, smallest and largest subnormals, smallest and largest normals, one, infinities, NaN.
+# Float16 scales at the ends: zeros, smallest and largest subnormals and normals, one, infinities, NaNs.
 HALVES = (0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7C01, 0x7E00)
 
 every_type = pytest.mark.parametrize("name", TYPES)
@@ -51,8 +51,8 @@ def assert_equal(name: str, blocks: np.ndarray) -> None:
         at = int(different.argmax())
         block = at // sizes(name)[0]
         pytest.fail(
-            f"{name}: {different.sum()} of {different.size} values differ, first value {at % sizes(name)[0]} of a block: "
-            f"{found[at]!r}, not {wanted[at]!r}; block {blocks[block].tobytes().hex()}"
+            f"{name}: {different.sum()} of {different.size} values differ, the first is value {at % sizes(name)[0]} of "
+            f"its block: {found[at]!r}, not {wanted[at]!r}; block {blocks[block].tobytes().hex()}"
         )
 
 
