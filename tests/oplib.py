@@ -1,7 +1,8 @@
 """Calls of single operations with numpy arrays: what the tests of operations share.
 
-Arrays go in as they lie: a row stride of an argument is the stride of its array, so a view of a wider array tests a
-stride larger than its row. The last axis must be contiguous. Nothing here computes what an operation computes.
+Arrays go in as they lie: a row stride of an argument is the stride of its array, so a view of a wider array
+tests a stride larger than its row. The last axis must be contiguous. Nothing here computes what an operation
+computes.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,9 @@ class Ops:
 
     def embed(self, ids: np.ndarray, table: np.ndarray, kind: int, hidden: int, vocab: int) -> np.ndarray:
         out = np.full((len(ids), hidden), np.nan, np.float32)
-        self.run("embed", {"row_count": len(ids), "hidden": hidden, "type": kind, "vocab": vocab}, out, table, ids)
+        self.run(
+            "embed", {"row_count": len(ids), "hidden": hidden, "type": kind, "vocab": vocab}, out, table, ids
+        )
         return out
 
     def rms_norm(
@@ -82,7 +85,12 @@ class Ops:
     ) -> np.ndarray:
         out = np.full(x.shape, np.nan, np.float32) if out is None else out
         rows, size = x.shape
-        numbers = {"row_count": rows, "row_size": size, "x_stride": stride(x, 0), "out_stride": stride(out, 0)}
+        numbers = {
+            "row_count": rows,
+            "row_size": size,
+            "x_stride": stride(x, 0),
+            "out_stride": stride(out, 0),
+        }
         self.run("rms_norm", {**numbers, "epsilon": epsilon}, out, x, weight)
         return out
 
@@ -102,43 +110,78 @@ class Ops:
             out = np.full((rows, groups, weights.shape[1]), np.nan, np.float32)
         numbers = {"row_count": rows, "in_count": size, "out_count": weights.shape[1], "group_count": groups}
         strides = {
-            "x_row_stride": stride(x, 0), "x_group_stride": stride(x, 1),
-            "out_row_stride": stride(out, 0), "out_group_stride": stride(out, 1),
+            "x_row_stride": stride(x, 0),
+            "x_group_stride": stride(x, 1),
+            "out_row_stride": stride(out, 0),
+            "out_group_stride": stride(out, 1),
         }
         self.run("matmul", {**numbers, **strides, "type": kind, "exact": exact}, out, x, weights)
         return out
 
     def kv_store(
-        self, cache: np.ndarray, x: np.ndarray, weight: np.ndarray, table: np.ndarray, position: int,
+        self,
+        cache: np.ndarray,
+        x: np.ndarray,
+        weight: np.ndarray,
+        table: np.ndarray,
+        position: int,
         epsilon: float,
     ) -> None:
         """cache [positions, latent + rope_size], float16 or float32, is written."""
-        numbers = {"row_count": len(x), "latent": len(weight), "rope_size": table.shape[1], "position": position}
+        numbers = {
+            "row_count": len(x),
+            "latent": len(weight),
+            "rope_size": table.shape[1],
+            "position": position,
+        }
         kv_type = F16 if cache.dtype == np.float16 else F32
         more = {"kv_type": kv_type, "x_stride": stride(x, 0), "epsilon": epsilon}
         self.run("kv_store", {**numbers, **more}, cache, x, weight, table)
 
     def index_store(
-        self, cache: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, table: np.ndarray,
-        position: int, epsilon: float,
+        self,
+        cache: np.ndarray,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        table: np.ndarray,
+        position: int,
+        epsilon: float,
     ) -> None:
         """cache [positions, key_size] is written."""
-        numbers = {"row_count": len(x), "key_size": x.shape[1], "rope_size": table.shape[1], "position": position}
+        numbers = {
+            "row_count": len(x),
+            "key_size": x.shape[1],
+            "rope_size": table.shape[1],
+            "position": position,
+        }
         kv_type = F16 if cache.dtype == np.float16 else F32
         more = {"kv_type": kv_type, "x_stride": stride(x, 0), "epsilon": epsilon}
         self.run("index_store", {**numbers, **more}, cache, x, weight, bias, table)
 
     def index_score(
-        self, q: np.ndarray, weights: np.ndarray, cache: np.ndarray, position: int, scale: float,
+        self,
+        q: np.ndarray,
+        weights: np.ndarray,
+        cache: np.ndarray,
+        position: int,
+        scale: float,
         score_stride: int = 0,
     ) -> np.ndarray:
-        """q [rows, heads, key_size] -> scores [rows, score_stride or position + rows], NaN where none is due."""
+        """q [rows, heads, key_size] -> scores [rows, score_stride or position + rows], NaN where none is
+        due."""
         rows, heads, size = q.shape
         scores = np.full((rows, score_stride or position + rows), np.nan, np.float32)
         numbers = {
-            "row_count": rows, "head_count": heads, "key_size": size, "position": position,
-            "kv_type": F16 if cache.dtype == np.float16 else F32, "score_stride": scores.shape[1],
-            "q_stride": stride(q, 0), "weight_stride": stride(weights, 0), "scale": scale,
+            "row_count": rows,
+            "head_count": heads,
+            "key_size": size,
+            "position": position,
+            "kv_type": F16 if cache.dtype == np.float16 else F32,
+            "score_stride": scores.shape[1],
+            "q_stride": stride(q, 0),
+            "weight_stride": stride(weights, 0),
+            "scale": scale,
         }
         self.run("index_score", numbers, scores, q, weights, cache)
         return scores
@@ -152,19 +195,35 @@ class Ops:
         return selected
 
     def attention(
-        self, q_latent: np.ndarray, q_rope: np.ndarray, cache: np.ndarray, selected: np.ndarray, position: int,
-        k: int, scale: float, out: np.ndarray | None = None,
+        self,
+        q_latent: np.ndarray,
+        q_rope: np.ndarray,
+        cache: np.ndarray,
+        selected: np.ndarray,
+        position: int,
+        k: int,
+        scale: float,
+        out: np.ndarray | None = None,
     ) -> np.ndarray:
         """q_latent [rows, heads, latent], q_rope [rows, heads, rope_size] -> [rows, heads, latent]."""
         rows, heads, latent = q_latent.shape
         out = np.full((rows, heads, latent), np.nan, np.float32) if out is None else out
         numbers = {
-            "row_count": rows, "head_count": heads, "latent": latent, "rope_size": q_rope.shape[2],
-            "position": position, "k": k, "kv_type": F16 if cache.dtype == np.float16 else F32,
-            "selected_stride": stride(selected, 0), "scale": scale,
-            "q_latent_row_stride": stride(q_latent, 0), "q_latent_head_stride": stride(q_latent, 1),
-            "q_rope_row_stride": stride(q_rope, 0), "q_rope_head_stride": stride(q_rope, 1),
-            "out_row_stride": stride(out, 0), "out_head_stride": stride(out, 1),
+            "row_count": rows,
+            "head_count": heads,
+            "latent": latent,
+            "rope_size": q_rope.shape[2],
+            "position": position,
+            "k": k,
+            "kv_type": F16 if cache.dtype == np.float16 else F32,
+            "selected_stride": stride(selected, 0),
+            "scale": scale,
+            "q_latent_row_stride": stride(q_latent, 0),
+            "q_latent_head_stride": stride(q_latent, 1),
+            "q_rope_row_stride": stride(q_rope, 0),
+            "q_rope_head_stride": stride(q_rope, 1),
+            "out_row_stride": stride(out, 0),
+            "out_head_stride": stride(out, 1),
         }
         self.run("attention", numbers, out, q_latent, q_rope, cache, selected)
         return out
@@ -187,8 +246,15 @@ class Ops:
         return out
 
     def moe(
-        self, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, experts: Sequence[Expert | None],
-        kinds: tuple[int, int, int], ff_count: int, exact: bool, out: np.ndarray | None = None,
+        self,
+        x: np.ndarray,
+        ids: np.ndarray,
+        weights: np.ndarray,
+        experts: Sequence[Expert | None],
+        kinds: tuple[int, int, int],
+        ff_count: int,
+        exact: bool,
+        out: np.ndarray | None = None,
     ) -> np.ndarray:
         """Adds the chosen experts' outputs to out [rows, in] (zeros if not given)."""
         out = np.zeros(x.shape, np.float32) if out is None else out
@@ -197,14 +263,24 @@ class Ops:
             if expert is not None:
                 place.gate, place.up, place.down = (ffi.cast("void *", m.ctypes.data) for m in expert)
         numbers = {
-            "row_count": len(x), "expert_count": len(experts), "used_count": ids.shape[1],
-            "in_count": x.shape[1], "ff_count": ff_count, "gate_type": kinds[0], "up_type": kinds[1],
-            "down_type": kinds[2], "exact": exact, "x_stride": stride(x, 0), "out_stride": stride(out, 0),
+            "row_count": len(x),
+            "expert_count": len(experts),
+            "used_count": ids.shape[1],
+            "in_count": x.shape[1],
+            "ff_count": ff_count,
+            "gate_type": kinds[0],
+            "up_type": kinds[1],
+            "down_type": kinds[2],
+            "exact": exact,
+            "x_stride": stride(x, 0),
+            "out_stride": stride(out, 0),
         }
         self.run("moe", numbers, out, x, ids, weights, table)
         return out
 
-    def add(self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray | None = None) -> np.ndarray:
+    def add(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         out = np.full(a.shape, np.nan, np.float32) if out is None else out
         self.run("add", {"count": a.size}, out, a, b, c)
         return out
@@ -212,12 +288,28 @@ class Ops:
 
 # ---- weights ----
 
-# Where each format keeps its float16 factors, from the start of a block: random bytes there could be infinite. The
-# second is that of an offset, here so many times the first that weights have mean 0, as those of models do.
+# Where each format keeps its float16 factors, from the start of a block: random bytes there could be
+# infinite. The second is that of an offset, here so many times the first that weights have mean 0, as those
+# of models do.
 _FACTORS = {
-    "Q4_0": (0,), "Q4_1": (0, 2, -7.5), "Q5_0": (0,), "Q5_1": (0, 2, -15.5), "Q8_0": (0,), "Q2_K": (80, 82, 1.5),
-    "Q3_K": (108,), "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5), "Q6_K": (208,), "IQ1_S": (0,), "IQ2_XXS": (0,),
-    "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2, -7.5),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2, -15.5),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82, 1.5),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2, 7.5),
+    "Q5_K": (0, 2, 15.5),
+    "Q6_K": (208,),
+    "IQ1_S": (0,),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
 }
 
 
@@ -243,7 +335,11 @@ def random_weights(rng: np.random.Generator, kind: int, shape: tuple[int, ...]) 
         values = rng.standard_normal(shape).astype(np.float32 if quant.name == "F32" else np.float16)
         return values.view(np.uint8)
     if quant.name == "BF16":
-        return (rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return (
+            (rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16)
+            .astype(np.uint16)
+            .view(np.uint8)
+        )
     block_size, block_bytes = gguf.GGML_QUANT_SIZES[quant]
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // block_size, block_bytes), np.uint8)
     factor = rng.uniform(0.01, 0.1, blocks.shape[:-1])

@@ -1,7 +1,7 @@
 """The same bits whatever the thread count and however a batch is cut, for every operation and mode.
 
-A case makes its operands from a seed and says how to run some of its rows. Sizes are large enough that every case is
-handed out to all threads (pieces are worth at least some ten thousand products).
+A case makes its operands from a seed and says how to run some of its rows. Sizes are large enough that every
+case is handed out to all threads (pieces are worth at least some ten thousand products).
 """
 
 from collections.abc import Callable, Iterator
@@ -93,7 +93,11 @@ def visible(scores: np.ndarray, position: int) -> np.ndarray:
 
 def index_score(kv_type: int) -> Callable[[np.random.Generator], Case]:
     def make(rng: np.random.Generator) -> Case:
-        q, weights, cache = normal(rng, 21, 8, 128), normal(rng, 21, 8), normal(rng, 221, 128).astype(KV_DTYPE[kv_type])
+        q, weights, cache = (
+            normal(rng, 21, 8, 128),
+            normal(rng, 21, 8),
+            normal(rng, 221, 128).astype(KV_DTYPE[kv_type]),
+        )
 
         def run(ops: Ops, cut: slice) -> np.ndarray:
             position = 200 + cut.start
@@ -116,7 +120,10 @@ def top_k(rng: np.random.Generator) -> Case:
 def attention(kv_type: int, row_count: int) -> Callable[[np.random.Generator], Case]:
     def make(rng: np.random.Generator) -> Case:
         position, k, heads = 90, 96, 10  # the batch crosses from dense to sparse
-        q, cache = normal(rng, row_count, heads, 144), normal(rng, position + row_count, 144).astype(KV_DTYPE[kv_type])
+        q, cache = (
+            normal(rng, row_count, heads, 144),
+            normal(rng, position + row_count, 144).astype(KV_DTYPE[kv_type]),
+        )
         with Ops() as ops:
             scores = normal(rng, row_count, position + row_count)
             selected = ops.top_k(scores, row_count, position, k)
@@ -150,7 +157,8 @@ def moe(names: tuple[str, str, str], exact: bool) -> Callable[[np.random.Generat
         kinds, size, ff, experts, used, count = tuple(FORMATS[name] for name in names), 512, 256, 8, 3, 17
         shapes = ((ff, size), (ff, size), (size, ff))
         matrices = [
-            tuple(random_weights(rng, kind, shape) for kind, shape in zip(kinds, shapes)) for _ in range(experts)
+            tuple(random_weights(rng, kind, shape) for kind, shape in zip(kinds, shapes))
+            for _ in range(experts)
         ]
         x, start = normal(rng, count, size), normal(rng, count, size)
         ids = np.stack([rng.permutation(experts)[:used] for _ in range(count)]).astype(np.int32)
@@ -178,7 +186,11 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "embed": embed,
     "rms_norm": rms_norm,
     "rope": rope,
-    **{f"matmul {name} {mode}": matmul(name, mode == "exact") for name in FORMATS for mode in ("exact", "default")},
+    **{
+        f"matmul {name} {mode}": matmul(name, mode == "exact")
+        for name in FORMATS
+        for mode in ("exact", "default")
+    },
     "kv_store f16": kv_store(F16),
     "kv_store f32": kv_store(F32),
     "index_store f16": index_store(F16),
