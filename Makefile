@@ -4,6 +4,7 @@
 #   make test         every test: C (also under sanitizers), fuzz corpus, Python, tidy
 #   make              the library, build/libglm52.a, and the C programs
 #   make test-c       the C tests alone; make test-python: the Python tests alone
+#   make fuzz         200,000 mutations of a GGUF file and as many of a split one, under sanitizers
 #   make ext          python/glm52_rt/_native.abi3.so for PYTHON (which needs cffi, numpy and gguf)
 #   make clean
 #
@@ -48,7 +49,8 @@ endif
 
 ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
 
-.PHONY: all ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE
+.PHONY: all ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
+        fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
 
 # ---- the environment that the build's own tools run in ----
@@ -129,16 +131,19 @@ $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 	@mkdir -p $(@D)
 	$(PYTHON) tools/make_model.py $* -o $@
 
-test: test-c test-asan test-tsan test-vectors test-python tidy
+test: test-c test-asan test-tsan fuzz-replay test-vectors test-python tidy
 	@echo "every test passed"
 
 test-c: $(TESTER)
 	$(TESTER)
 
-# The same C tests and the fuzz corpus under AddressSanitizer and UndefinedBehaviorSanitizer.
-test-asan: $(VENV)/ready
-	$(MAKE) BUILD=$(BUILD)/asan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover' \
-	    LDFLAGS='-fsanitize=address,undefined' test-c
+# A build under AddressSanitizer and UndefinedBehaviorSanitizer, beside the plain one.
+ASAN_MAKE = $(MAKE) BUILD=$(BUILD)/asan VENV=$(VENV) LDFLAGS='-fsanitize=address,undefined' \
+            CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover'
+
+# The same C tests there.
+test-asan: $(NEEDS_PYTHON)
+	$(ASAN_MAKE) test-c
 
 # The thread pool's tests under ThreadSanitizer.
 test-tsan: $(VENV)/ready
@@ -153,10 +158,41 @@ test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
 test-python: $(VENV)/ready $(EXT)
 	$(PYTHON) -m pytest -q
 
+# ---- fuzzing: the GGUF reader, the hyperparameters and the binding of weights against any bytes ----
+
+FUZZER     := $(BUILD)/fuzz_gguf
+FUZZ_OBJS  := $(patsubst %,$(BUILD)/tests/fuzz/%.o,fuzz_gguf mutate driver)
+FUZZ_COUNT ?= 200000
+FUZZ_SEED  ?= 1
+ifneq ($(shell uname -s),Darwin)
+FUZZ_LINK  := -Wl,--wrap=mmap,--wrap=mmap64,--wrap=munmap
+endif
+
+$(FUZZER): $(FUZZ_OBJS) $(LIB)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(FUZZ_LINK) -o $@ $^ $(LDLIBS)
+
+fuzz: $(NEEDS_PYTHON)
+	$(ASAN_MAKE) fuzz-run
+
+# What has been found once stays found: the kept inputs, and few enough mutations for every change.
+fuzz-replay: $(NEEDS_PYTHON)
+	$(ASAN_MAKE) fuzz-run FUZZ_COUNT=5000
+
+fuzz-run: $(FUZZER)
+	$(FUZZER) tests/fuzz/corpus $(FUZZ_COUNT) $(FUZZ_SEED) single
+	$(FUZZER) tests/fuzz/corpus $(FUZZ_COUNT) $(FUZZ_SEED) split
+
+# Writes the inputs that are made by hand anew.
+MAKE_CORPUS := $(patsubst %,$(BUILD)/tests/%.o,fuzz/make_corpus native/gguf_build native/gguf_tiny)
+$(MAKE_CORPUS): INCLUDE += -Itests/native
+fuzz-corpus: $(MAKE_CORPUS)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $(BUILD)/make_corpus $^
+	$(BUILD)/make_corpus tests/fuzz/corpus
+
 tidy: $(VENV)/ready
 	$(PYTHON) tools/tidy.py
 
 clean:
 	rm -rf $(BUILD) $(EXT)
 
--include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(BUILD)/tools/glm52_check.d
+-include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(FUZZ_OBJS:.o=.d) $(BUILD)/tools/glm52_check.d
