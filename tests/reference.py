@@ -9,6 +9,7 @@ can show that it would see the difference.
     trace = Trace(); model.logits(ids, trace=trace); trace.selected[6]
 """
 
+import hashlib
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +103,14 @@ class Weights:
 
     def names(self) -> list[str]:
         return list(self._tensors)
+
+    def digest(self) -> str:
+        """SHA-256 over names, types and bytes of all tensors; what else a file says does not count."""
+        digest = hashlib.sha256()
+        for name, tensor in self._tensors.items():
+            digest.update(f"{name} {tensor.tensor_type.name}\n".encode())
+            digest.update(np.ascontiguousarray(tensor.data).view(np.uint8).data)
+        return digest.hexdigest()
 
     def key(self, name: str, default: Any = None) -> Any:
         """A hyperparameter, without its prefix."""

@@ -113,11 +113,14 @@ def _set_scale_mxfp4(blocks: np.ndarray, scale: float) -> None:
 
 @cache
 def _unit_spread(type_: Q) -> float:
-    """Root mean square of the values when the scale is 1."""
+    """Root mean square of the values when the scale is 1.
+
+    Six digits of it, so that the order in which a numpy sums does not show.
+    """
     blocks = _random_blocks(type_, Raw(0, f"spread of {type_.name}"), 8192)
     _write_scale(type_, blocks, 1.0)
     values = quants.dequantize(blocks, type_).astype(np.float64)
-    return float(np.sqrt(np.mean(values * values)))
+    return float(f"{np.sqrt(np.mean(values * values)):.6g}")
 
 
 def _random_blocks(type_: Q, raw: Raw, count: int) -> np.ndarray:
