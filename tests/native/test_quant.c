@@ -286,6 +286,12 @@ void test_q8_encode_is_its_formula(void) {
     for (int round = 0; round < 12; round++) {
         const int spread = round * 10;
         for (size_t i = 0; i < 6144; i++) x[i] = ldexpf(draw_float(), (int)(draw() % 5) - spread);
+        /* half of the blocks: multiples of scale / 2, where any other way to divide rounds to the other side */
+        for (size_t b = 0; b < 192; b += 2) {
+            const float scale = ldexpf(1 + fabsf(draw_float()), -spread);
+            for (size_t i = 0; i < 32; i++) x[32 * b + i] = ((float)(draw() % 253) / 2 - 63) * scale;
+            x[32 * b + draw() % 32] = 127 * scale;
+        }
         encode_and_check(x, 6144);
         if (check_failed) break;
     }
@@ -385,20 +391,24 @@ void test_dot_q8_is_exact_at_the_largest_integers(void) {
     CHECK(largest == 128.0 * 32 * 127 * 32); /* Q6_K with codes -32 and factors -128 */
 }
 
+/* w.minimums [count] = what is added to the products: the values with all codes zero. */
+static void decode_minimums(const struct glm52_quant *format, const struct layout *layout, size_t count) {
+    static uint8_t zeroed[BYTES_MAX];
+    memset(w.minimums, 0, count * sizeof(float));
+    if (layout->m < 0) return;
+    memcpy(zeroed, w.blocks, count / format->block_size * format->block_bytes);
+    for (size_t b = 0; b < count / format->block_size; b++) {
+        memset(zeroed + b * format->block_bytes + layout->codes, 0, (size_t)(layout->codes_end - layout->codes));
+    }
+    format->decode(zeroed, w.minimums, count);
+}
+
 /* Bound on |dot_q8 - sum of decoded values * scale * q|. A value is v = t - u, t = d code and u a minimum; what
  * rounds: in decode t and v; in the dot d * scale, the product with n, the sum of the two terms; the additions of
  * ceil(blocks / 8) terms to a lane and 3 of the pairwise end. All relative to sums of |scale q| (|t| + |u|), and
  * |t| <= |v| + |u|. */
 static double error_bound(const struct glm52_quant *format, const struct layout *layout, size_t count) {
-    memset(w.minimums, 0, count * sizeof(float));
-    if (layout->m >= 0) {
-        static uint8_t zeroed[BYTES_MAX];
-        memcpy(zeroed, w.blocks, count / format->block_size * format->block_bytes);
-        for (size_t b = 0; b < count / format->block_size; b++) {
-            memset(zeroed + b * format->block_bytes + layout->codes, 0, (size_t)(layout->codes_end - layout->codes));
-        }
-        format->decode(zeroed, w.minimums, count);
-    }
+    decode_minimums(format, layout, count);
     double magnitude = 0;
     for (size_t i = 0; i < count; i++) {
         magnitude += fabs((double)w.a.row.scale[i / 32] * w.a.row.q[i])
@@ -427,28 +437,63 @@ void test_dot_q8_keeps_its_error_bound(void) {
     }
 }
 
-/* Q8_0 once more from blocks.h's sentence: the order is part of the contract, not only the size of the error. */
+/* Reads a block's floats and makes them 1: values are then the integers that the floats multiply. */
+static void take_floats(const struct layout *layout, uint8_t *block, float *d_out, float *m_out) {
+    uint16_t d = 0, m = 0;
+    if (layout->d >= 0) memcpy(&d, block + layout->d, sizeof(d)), put_half(block + layout->d, 0x3C00);
+    if (layout->m >= 0) memcpy(&m, block + layout->m, sizeof(m)), put_half(block + layout->m, 0x3C00);
+    for (int i = 0; i < 4 && layout->type == IQ1_M; i++) {
+        d = (uint16_t)(d | block[49 + 2 * i] >> 4 << 4 * i);
+        block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (0x3C00 >> 4 * i & 15) << 4);
+    }
+    *d_out = glm52_f16_to_f32(d);
+    *m_out = glm52_f16_to_f32(m);
+    if (layout->type == MXFP4) *d_out = ldexpf(1, block[0] - 128), block[0] = 128;
+}
+
+/* blocks.h's sentence once more, from values with floats of 1 and minimums alone. */
+static float dot_q8_in_order(const float *values, const float *minimums, const float *d, const float *m,
+                             const struct glm52_q8 *row, size_t block_size, size_t count) {
+    float lane[8] = {0};
+    for (size_t b = 0; b < count / 32; b++) {
+        double n = 0, k = 0;
+        for (size_t i = 32 * b; i < 32 * b + 32; i++) {
+            n += (double)(values[i] - minimums[i]) * row->q[i];
+            k += (double)minimums[i] * row->q[i];
+        }
+        const float d_scale = d[32 * b / block_size] * row->scale[b];
+        const float m_scale = m[32 * b / block_size] * row->scale[b];
+        const float first = d_scale * (float)n, second = m_scale * (float)k;
+        const float term = first + second;
+        lane[b % 8] = lane[b % 8] + term;
+    }
+    for (int width = 4; width; width /= 2) {
+        for (int j = 0; j < width; j++) lane[j] = lane[j] + lane[j + width];
+    }
+    return lane[0];
+}
+
+/* The order is part of the contract, not only the size of the error. */
 void test_dot_q8_keeps_its_order(void) {
-    const struct glm52_quant *format = glm52_quant_find(8);
     state = 5;
-    for (size_t blocks = 1; blocks <= BLOCKS_MAX; blocks++) {
-        const size_t count = 32 * blocks;
-        draw_blocks(format, &layouts[4], blocks, false, w.blocks);
-        draw_activations(&w.a, count, 127, false);
-        float lane[8] = {0};
-        for (size_t b = 0; b < blocks; b++) {
-            uint16_t half;
-            memcpy(&half, w.blocks + 34 * b, 2);
-            int n = 0;
-            for (size_t i = 0; i < 32; i++) n += (int8_t)w.blocks[34 * b + 2 + i] * w.a.row.q[32 * b + i];
-            const float factor = glm52_f16_to_f32(half) * w.a.row.scale[b];
-            const float term = factor * (float)n;
-            lane[b % 8] = lane[b % 8] + term;
+    for (size_t l = 0; l < LAYOUTS; l++) {
+        const struct glm52_quant *format = glm52_quant_find(layouts[l].type);
+        for (size_t blocks = 1; blocks <= BLOCKS_MAX; blocks++) {
+            const size_t count = blocks * format->block_size;
+            float d[BLOCKS_MAX], m[BLOCKS_MAX];
+            draw_blocks(format, &layouts[l], blocks, false, w.blocks);
+            draw_activations(&w.a, count, 127, false);
+            const float dot = format->dot_q8(w.blocks, &w.a.row, count);
+            for (size_t b = 0; b < blocks; b++) {
+                take_floats(&layouts[l], w.blocks + b * format->block_bytes, &d[b], &m[b]);
+            }
+            format->decode(w.blocks, w.values, count);
+            decode_minimums(format, &layouts[l], count);
+            const float wanted = dot_q8_in_order(w.values, w.minimums, d, m, &w.a.row, format->block_size, count);
+            if (!same(dot, wanted)) say(glm52_quant_set_at(0), format, count);
+            CHECK_NEAR(wanted, dot, 0);
+            if (check_failed) return;
         }
-        for (int width = 4; width; width /= 2) {
-            for (int j = 0; j < width; j++) lane[j] = lane[j] + lane[j + width];
-        }
-        CHECK(same(format->dot_q8(w.blocks, &w.a.row, count), lane[0]));
     }
 }
 
