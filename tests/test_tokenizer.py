@@ -117,7 +117,8 @@ def slow_bpe(listed: Vocabulary, text: str) -> list[int]:
     for word, _ in HF_PLAIN.pre_tokenizer.pre_tokenize_str(text):
         parts = [word] if word in ids else list(word)
         while True:
-            rank, at = min(((ranks.get(p, 1 << 30), at) for at, p in enumerate(zip(parts, parts[1:]))), default=(1 << 30, 0))
+            pairs = enumerate(zip(parts, parts[1:], strict=False))
+            rank, at = min(((ranks.get(pair, 1 << 30), at) for at, pair in pairs), default=(1 << 30, 0))
             if rank == 1 << 30:
                 break
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
@@ -130,6 +131,14 @@ def slow_bpe(listed: Vocabulary, text: str) -> list[int]:
 @example("return the value of the function, please: 12345 <|user|>")
 def test_encoding_is_byte_pair_encoding(text: str) -> None:
     assert OURS.encode(text) == slow_bpe(LISTED, text)
+
+
+def test_a_word_that_is_a_token_is_taken_whole_though_no_merges_lead_to_it() -> None:
+    gapped = Vocabulary(LISTED.tokens, LISTED.types, LISTED.merges[::2])
+    tokenizer, hf = Tokenizer(*vars(gapped).values()), hf_tokenizer(gapped, False)
+    words = [OURS.decode([at]) for at in range(256, 900)]
+    ids = [tokenizer.encode(word) for word in words]
+    assert ids == [hf.encode(word).ids for word in words] == [slow_bpe(gapped, word) for word in words]
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)
