@@ -3,78 +3,62 @@
 The vectors were recorded by tools/record_vectors.py; how is written in the JSON file beside each.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from make_model import make_model
+from recorded import COUNTS, LATENT_EPSILON, Recorded
 from reference import Options, Reference, Trace, relative_rms, select_top
 
-TRANSFORMERS_EPSILON = 1e-6
 # Recorded in float32, whose sums of a few hundred terms err by 1e-6 relative; over nine blocks that adds up
 # to a few 1e-6. A wrong formula is off by 1e-2 or more (test_mistake_moves_logits).
 FLOAT32_TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True)
-class Recorded:
-    model: Reference
-    facts: dict
-    arrays: dict[str, np.ndarray]
-
-    def case(self, count: int) -> dict[str, np.ndarray]:
-        start = f"{count}/"
-        return {name[len(start) :]: a for name, a in self.arrays.items() if name.startswith(start)}
-
-
 @pytest.fixture(scope="module", params=["tiny", "realgeom"])
-def recorded(request: pytest.FixtureRequest, root: Path, make: Callable[..., Path]) -> Recorded:
-    stem = root / f"tests/vectors/transformers-{request.param}"
-    facts = json.loads(stem.with_suffix(".json").read_text())
-    model = Reference(make(request.param, mix="bf16"))
-    return Recorded(model, facts, dict(np.load(stem.with_suffix(".npz"))))
+def run(request: pytest.FixtureRequest, make: Callable[..., Path]) -> tuple[Reference, Recorded]:
+    return Reference(make(request.param, mix=Recorded.MIX)), Recorded(request.param)
 
 
-def test_weights_are_those_that_transformers_ran(recorded: Recorded) -> None:
-    assert recorded.model.weights.digest() == recorded.facts["weights_sha256"]
+def sorted_routes(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = ids.argsort(-1)
+    return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1)
 
 
-@pytest.mark.parametrize("count", [16, 32, 33, 256])
-def test_reference_is_transformers(recorded: Recorded, count: int) -> None:
-    model, case = recorded.model, recorded.case(count)
-    ids, trace = case["ids"], Trace()
-    logits = model.logits(ids, Options(latent_epsilon=TRANSFORMERS_EPSILON), trace)
-
-    for number, row in enumerate(case["rows"]):
-        assert relative_rms(case["logits"][number], logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
-    assert np.array_equal(case["argmax"], logits.argmax(-1))
-
-    full = [layer for layer in range(model.shape.layers) if model.shape.full[layer]]
-    assert sorted(name for name in case if name.startswith("selected_")) == [f"selected_{i}" for i in full]
-    for layer in full:
-        theirs = np.unpackbits(case[f"selected_{layer}"], axis=-1, count=count).astype(bool)
-        assert np.array_equal(theirs, trace.selected[layer]), f"layer {layer}"
-
-    for layer in range(model.shape.dense_layers, model.shape.layers):
-        theirs_ids, theirs_weights = case[f"route_ids_{layer}"], case[f"route_weights_{layer}"]
-        order, own_order = theirs_ids.argsort(-1), trace.route_ids[layer].argsort(-1)
-        assert np.array_equal(
-            np.take_along_axis(theirs_ids, order, -1),
-            np.take_along_axis(trace.route_ids[layer], own_order, -1),
-        ), f"layer {layer}"
-        weights = np.take_along_axis(trace.route_weights[layer], own_order, -1)
-        assert relative_rms(np.take_along_axis(theirs_weights, order, -1), weights) <= FLOAT32_TOLERANCE
+def test_weights_are_those_that_transformers_ran(run: tuple[Reference, Recorded]) -> None:
+    model, recorded = run
+    assert model.weights.digest() == recorded.weights_sha256
 
 
-@pytest.mark.parametrize("count", [16, 33, 256])
-def test_mtp_is_transformers_layer(recorded: Recorded, count: int) -> None:
-    case = recorded.case(count)
-    logits, _ = recorded.model.mtp(case["ids"], Options(latent_epsilon=TRANSFORMERS_EPSILON))
-    for number, row in enumerate((count // 2, count - 2)):
-        assert relative_rms(case["mtp_logits"][number], logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
+@pytest.mark.parametrize("count", COUNTS)
+def test_reference_is_transformers(run: tuple[Reference, Recorded], count: int) -> None:
+    model, case, trace = run[0], run[1].case(count), Trace()
+    logits = model.logits(case.ids, Options(latent_epsilon=LATENT_EPSILON), trace)
+
+    for row, theirs in zip(case.rows, case.logits, strict=True):
+        assert relative_rms(theirs, logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
+    assert np.array_equal(case.argmax, logits.argmax(-1))
+
+    assert list(case.selected) == [i for i in range(model.shape.layers) if model.shape.full[i]]
+    for layer, selected in case.selected.items():
+        assert np.array_equal(selected, trace.selected[layer]), f"layer {layer}"
+
+    assert list(case.route_ids) == list(range(model.shape.dense_layers, model.shape.layers))
+    for layer, route_ids in case.route_ids.items():
+        ids, weights = sorted_routes(route_ids, case.route_weights[layer])
+        own_ids, own_weights = sorted_routes(trace.route_ids[layer], trace.route_weights[layer])
+        assert np.array_equal(ids, own_ids), f"layer {layer}"
+        assert relative_rms(weights, own_weights) <= FLOAT32_TOLERANCE, f"layer {layer}"
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_mtp_is_transformers_layer(run: tuple[Reference, Recorded], count: int) -> None:
+    model, case = run[0], run[1].case(count)
+    logits, _ = model.mtp(case.ids, Options(latent_epsilon=LATENT_EPSILON))
+    for row, theirs in zip(case.mtp_rows, case.mtp_logits, strict=True):
+        assert relative_rms(theirs, logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
 
 
 # ---- what the reference must notice, on a model of a megabyte whose indexers pick 8 of 40 ----
@@ -112,7 +96,7 @@ def test_mistake_moves_drafts(small: Reference, mistake: Options) -> None:
 
 
 def test_indexer_mistakes_are_invisible_below_top_k(small: Reference) -> None:
-    """Why vectors must go past index_top_k: while everything is selected, a broken indexer changes nothing."""
+    """Why vectors must go past index_top_k: below it, a broken indexer changes nothing."""
     few = IDS[: small.shape.index_top_k]
     for mistake in (Options(indexer_input="raw"), Options(indexer_rope="half"), Options(select="dense")):
         assert np.array_equal(small.logits(few, mistake), small.logits(few))
