@@ -97,6 +97,13 @@ def test_a_draw_inverts_the_cumulative_distribution() -> None:
             assert sum((1, 2, 3, 4)[:picked]) - 1e-5 <= place <= sum((1, 2, 3, 4)[: picked + 1]) + 1e-5
 
 
+@pytest.mark.parametrize(("raw", "picked"), [(0, 1), (2**64 - 1, 3), (2**63, 2)])
+def test_the_ends_of_the_unit_interval_pick_tokens_that_have_weight(raw: int, picked: int) -> None:
+    sampler = Sampler(1.0, 1.0)
+    sampler._bits = SimpleNamespace(random_raw=lambda: raw)
+    assert sampler.pick(np.array([-math.inf, 0, 0.1, 0, -math.inf], np.float32)) == picked
+
+
 def test_the_seed_decides_and_none_is_zero() -> None:
     logits = np.zeros(1000, np.float32)
 
