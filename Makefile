@@ -20,7 +20,7 @@ AR      ?= ar
 STRICT  := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion \
            -Wno-sign-conversion -Werror=implicit-function-declaration -ffp-contract=off -fvisibility=hidden \
            -fno-math-errno -fPIC -pthread -DGLM52_BUILD
-INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -I$(BUILD)/generated
+INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -Inative/stream -I$(BUILD)/generated
 LDLIBS  := -lm -pthread
 
 # Instruction sets that the loops over quantised blocks are compiled for once more: same sources, same bits, other
@@ -32,7 +32,7 @@ FLAGS_avx2   := -mavx2
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
-SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c)
+SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c)
 TESTS   := $(wildcard tests/native/*.c)
 OBJS    := $(SRCS:%.c=$(BUILD)/%.o) $(foreach set,$(SETS),$(SET_SRCS:%.c=$(BUILD)/%.$(set).o))
 LIB     := $(BUILD)/libglm52.a
@@ -102,7 +102,7 @@ $(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
 
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
 
-HEADERS := native/include/glm52.h native/include/glm52_ops.h
+HEADERS := native/include/glm52.h native/include/glm52_ops.h native/include/glm52_stream.h
 
 ext: $(EXT)
 

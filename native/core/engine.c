@@ -48,8 +48,8 @@ static glm52_status prepare(struct glm52_engine *engine, const glm52_engine_opti
     GLM52_TRY(engine->ops->open(engine->options.threads, &engine->backend));
     engine->score_rows = glm52_plan_score_rows(&engine->model->shape, &engine->options);
     engine->selected_stride = glm52_plan_selected_stride(&engine->model->shape, &engine->options);
-    glm52_plan_make(engine->model, engine->ops, engine->backend, &engine->options, &engine->plan);
-    return GLM52_OK;
+    return glm52_plan_make(engine->model, engine->ops, engine->backend, &engine->options, &engine->plan,
+                           &engine->stream_plan);
 }
 
 static void place_experts(struct glm52_engine *engine) {
@@ -86,8 +86,14 @@ static glm52_status allocate(struct glm52_engine *engine) {
     glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
     glm52_activations_lay(engine->model, &engine->options, &engine->act, engine->activation_memory);
     glm52_caches_lay(engine->model, &engine->options, &engine->host, engine->cache_memory, &index_bytes);
-    place_experts(engine);
-    return GLM52_OK;
+    if (engine->options.streaming == NULL) {
+        place_experts(engine);
+        return GLM52_OK;
+    }
+    const glm52_stream_options *streaming = engine->options.streaming;
+    engine->options.streaming = NULL;   /* the caller's, for this call */
+    return glm52_stream_open(engine->model, streaming, &engine->stream_plan, engine->options.chunk_rows,
+                             &engine->stream);
 }
 
 glm52_status glm52_engine_plan(const glm52_model *model, const glm52_engine_options *options,
@@ -130,6 +136,7 @@ void glm52_engine_close(glm52_engine *engine) {
         engine->ops->release(engine->backend, engine->cache_memory);
         engine->ops->close(engine->backend);
     }
+    glm52_stream_close(engine->stream);
     free(engine->host_memory);
     glm52_model_close(engine->model);
     free(engine);
@@ -152,4 +159,26 @@ glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void 
 
 void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out) {
     if (engine != NULL && stats_out != NULL) *stats_out = engine->stats;
+}
+
+glm52_status glm52_engine_stream_stats(const glm52_engine *engine, glm52_stream_stats *stats_out) {
+    if (engine == NULL || stats_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "stream_stats: NULL pointer");
+    if (engine->stream == NULL) return glm52_fail(GLM52_ERR_UNSUPPORTED, "this engine does not stream");
+    glm52_stream_stats_get(engine->stream, stats_out);
+    return GLM52_OK;
+}
+
+glm52_status glm52_engine_stream_layer(const glm52_engine *engine, uint32_t layer,
+                                       glm52_stream_layer_stats *stats_out) {
+    if (engine == NULL || stats_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "stream_layer: NULL pointer");
+    if (engine->stream == NULL) return glm52_fail(GLM52_ERR_UNSUPPORTED, "this engine does not stream");
+    if (layer >= engine->model->shape.layers) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "stream_layer: layer %u of %u", layer, engine->model->shape.layers);
+    }
+    *stats_out = engine->stream->layer_stats[layer];
+    return GLM52_OK;
+}
+
+const char *glm52_engine_stream_warnings(const glm52_engine *engine) {
+    return engine == NULL || engine->stream == NULL ? "" : engine->stream->warnings;
 }

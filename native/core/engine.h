@@ -4,6 +4,7 @@
 
 #include "model.h"
 #include "ops.h"
+#include "stream.h"
 
 /* Of the LayerNorm of indexer keys: fixed by the model's code (transformers GlmMoeDsaIndexer), no key in the
  * file. */
@@ -36,6 +37,12 @@ struct glm52_activations {
     int32_t *route_ids;       /* [rows, experts_used] */
     float *route_weights;     /* [rows, experts_used] */
     float *logits;            /* [vocab] */
+
+    /* Predicting the next layer's experts: [pilot_rows, ...] as x, router_logits, route_ids, route_weights. */
+    float *pilot_x;
+    float *pilot_logits;
+    int32_t *pilot_ids;
+    float *pilot_weights;
 };
 
 /* What an engine keeps in the host's memory, in one block. */
@@ -56,8 +63,10 @@ struct glm52_engine {
     struct glm52_model *model;
     const struct glm52_ops *ops;
     glm52_backend *backend;
-    glm52_engine_options options;   /* with every default filled in */
+    glm52_engine_options options;   /* with every default filled in; streaming is NULL once the engine is open */
     glm52_plan plan;
+    glm52_stream_plan stream_plan;
+    struct glm52_stream *stream;    /* NULL: every expert is at hand */
     uint32_t score_rows;
     uint32_t selected_stride;       /* min(index_top_k, context) */
 
@@ -82,9 +91,11 @@ struct glm52_watch {
 
 /* plan.c. Options have their defaults filled in. */
 
-/* What an engine with these options needs on this backend. */
-void glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *ops, const glm52_backend *backend,
-                     const glm52_engine_options *options, glm52_plan *plan_out);
+/* What an engine with these options needs on this backend; stream_out is written if it streams. Errors: BUDGET,
+ * ARGUMENT, UNSUPPORTED, none of them unless it streams. */
+glm52_status glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *ops,
+                             const glm52_backend *backend, const glm52_engine_options *options,
+                             glm52_plan *plan_out, glm52_stream_plan *stream_out);
 /* Lay the arrays of a batch, of the host, of the caches out from base on and return the bytes they take; with
  * base NULL they only count. */
 size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine_options *options,

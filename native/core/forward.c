@@ -18,6 +18,7 @@ struct batch {
     const struct glm52_activations *act;
     uint32_t rows;
     uint32_t position;
+    struct glm52_watch watch;
 };
 
 static void rms_norm(const struct batch *b, float *out, const float *x, const float *weight, uint32_t size,
@@ -148,31 +149,82 @@ static void attention(const struct batch *b, const struct glm52_layer *layer, ui
     matmul(b, act->y, act->o, &layer->attn_out);
 }
 
-/* The router's choice and the sum of the chosen experts. act.x -> act.routed. */
-static void routed_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+/* The router's choice of experts for rows of x. */
+static void choose_experts(const struct batch *b, const struct glm52_layer *layer, const float *x, float *logits,
+                           int32_t *ids, float *weights) {
     const glm52_shape *s = b->shape;
-    const struct glm52_activations *act = b->act;
-    matmul(b, act->router_logits, act->x, &layer->router);
+    matmul(b, logits, x, &layer->router);
     const glm52_router_args route = {.row_count = b->rows, .expert_count = s->experts,
                                      .used_count = s->experts_used, .normalise = s->expert_norm,
                                      .logits_stride = s->experts, .scale = s->expert_scale};
-    b->ops->router(b->backend, &route, act->route_ids, act->route_weights, act->router_logits,
-                   layer->router_bias);
+    b->ops->router(b->backend, &route, ids, weights, logits, layer->router_bias);
+}
 
+/* Adds to act.routed what those of the chosen experts give that experts has. */
+static void add_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+    const glm52_shape *s = b->shape;
+    const struct glm52_activations *act = b->act;
     const glm52_moe_args args = {
         .row_count = b->rows, .expert_count = s->experts, .used_count = s->experts_used,
         .in_count = s->hidden, .ff_count = s->expert_ff, .gate_type = layer->experts_gate.type,
         .up_type = layer->experts_up.type, .down_type = layer->experts_down.type,
         .exact = b->engine->options.quality, .x_stride = s->hidden, .out_stride = s->hidden};
-    b->ops->clear(b->backend, act->routed, (size_t)b->rows * s->hidden * sizeof(float));
     b->ops->moe(b->backend, &args, act->routed, act->x, act->route_ids, act->route_weights, experts);
 }
 
-/* The dense network, or the experts of a sparse layer: every token's own few and one that all share.
- * act.x -> act.y, and act.routed on sparse layers. */
-static void feed_forward(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+/* Adds the experts as they come in, in ascending order of their numbers: the order in which one call adds all. */
+static glm52_status add_streamed_experts(const struct batch *b, const struct glm52_layer *layer) {
+    const struct glm52_watch watch = b->watch;
+    for (;;) {
+        const glm52_expert *experts = NULL;
+        GLM52_TRY(b->ops->finish(b->backend));   /* the experts of the step before may be overwritten now */
+        GLM52_TRY(glm52_stream_next(b->engine->stream, &experts));
+        if (experts == NULL) return GLM52_OK;
+        add_experts(b, layer, experts);
+        if (b->rows > 1 && watch.progress != NULL && !watch.progress(watch.user, b->position)) {
+            return glm52_fail(GLM52_ERR_CANCELLED, "cancelled inside a layer at position %u", b->position);
+        }
+    }
+}
+
+/* What the layer behind this one will choose if x, this layer's residual stream, is all that it sees. */
+static void predict_experts(const struct batch *b, uint32_t number, bool with_shared) {
+    struct glm52_stream *stream = b->engine->stream;
+    const uint32_t next = number + 1;
+    if (stream->options.pilot == GLM52_PILOT_OFF || next >= b->shape->layers ||
+        (stream->options.pilot_two_step != 0) != with_shared) {
+        return;
+    }
+    if (b->rows > GLM52_PILOT_ROWS_MAX || b->shape->experts_used > GLM52_PILOT_USED_MAX) {
+        stream->pilot.skipped_wide++;
+        return;
+    }
+    const uint64_t start = glm52_now_ns();
     const struct glm52_activations *act = b->act;
-    if (!layer->dense) routed_experts(b, layer, experts);
+    const struct glm52_layer *layer = &b->engine->model->layers[next];
+    if (with_shared) add(b, act->pilot_x, act->h, act->y, NULL);
+    rms_norm(b, act->pilot_x, with_shared ? act->pilot_x : act->h, layer->ffn_norm, b->shape->hidden,
+             b->shape->rms_epsilon);
+    choose_experts(b, layer, act->pilot_x, act->pilot_logits, act->pilot_ids, act->pilot_weights);
+    int32_t ids[GLM52_PILOT_ROWS_MAX * GLM52_PILOT_USED_MAX];
+    b->ops->read(b->backend, ids, act->pilot_ids, (size_t)b->rows * b->shape->experts_used * sizeof(*ids));
+    glm52_pilot_predicted(&stream->pilot, next, ids, b->rows, glm52_now_ns() - start);
+    if (stream->options.pilot == GLM52_PILOT_HINT) glm52_stream_hint(stream, next, ids, b->rows);
+}
+
+static glm52_status begin_streaming(const struct batch *b, uint32_t number) {
+    struct glm52_stream *stream = b->engine->stream;
+    const size_t routes = (size_t)b->rows * b->shape->experts_used;
+    b->ops->read(b->backend, stream->ids, b->act->route_ids, routes * sizeof(int32_t));
+    glm52_pilot_observed(&stream->pilot, number, stream->ids, b->rows);
+    GLM52_TRY(glm52_stream_begin(stream, number, stream->ids, b->rows));
+    predict_experts(b, number, false);
+    return GLM52_OK;
+}
+
+/* The dense network of a layer, or the expert that all tokens share: act.x -> act.y. */
+static void dense_network(const struct batch *b, const struct glm52_layer *layer) {
+    const struct glm52_activations *act = b->act;
     const uint32_t width = layer->gate.out_count;
     matmul(b, act->gate, act->x, &layer->gate);
     matmul(b, act->up, act->x, &layer->up);
@@ -182,15 +234,37 @@ static void feed_forward(const struct batch *b, const struct glm52_layer *layer,
     matmul(b, act->y, act->gate, &layer->down);
 }
 
-static void run_layer(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+/* The dense network, or the experts of a sparse layer: every token's own few and one that all share.
+ * act.x -> act.y, and act.routed on sparse layers. Experts that are streamed are read while the shared one works. */
+static glm52_status feed_forward(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+    const struct glm52_activations *act = b->act;
+    if (layer->dense) {
+        dense_network(b, layer);
+        return GLM52_OK;
+    }
+    choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);
+    b->ops->clear(b->backend, act->routed, (size_t)b->rows * b->shape->hidden * sizeof(float));
+    if (b->engine->stream == NULL) {
+        dense_network(b, layer);
+        add_experts(b, layer, b->engine->host.experts + (size_t)number * b->shape->experts);
+        return GLM52_OK;
+    }
+    GLM52_TRY(begin_streaming(b, number));
+    dense_network(b, layer);
+    predict_experts(b, number, true);
+    return add_streamed_experts(b, layer);
+}
+
+static glm52_status run_layer(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
     const glm52_shape *s = b->shape;
     const struct glm52_activations *act = b->act;
     rms_norm(b, act->x, act->h, layer->attn_norm, s->hidden, s->rms_epsilon);
     attention(b, layer, number);
     add(b, act->h, act->h, act->y, NULL);
     rms_norm(b, act->x, act->h, layer->ffn_norm, s->hidden, s->rms_epsilon);
-    feed_forward(b, layer, b->engine->host.experts + (size_t)number * s->experts);
+    GLM52_TRY(feed_forward(b, layer, number));
     add(b, act->h, act->h, act->y, layer->dense ? NULL : act->routed);
+    return GLM52_OK;
 }
 
 /* Copies what the layer decided to the host and shows it. */
@@ -244,7 +318,7 @@ glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint
     const struct glm52_model *model = engine->model;
     const struct batch b = {.engine = engine, .ops = engine->ops, .backend = engine->backend,
                             .shape = &model->shape, .act = &engine->act, .rows = row_count,
-                            .position = engine->position};
+                            .position = engine->position, .watch = watch};
     write_rope_table(&b);
     b.ops->write(b.backend, b.act->ids, ids, row_count * sizeof(int32_t));
     const glm52_embed_args embed = {.row_count = row_count, .hidden = model->shape.hidden,
@@ -252,7 +326,7 @@ glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint
     b.ops->embed(b.backend, &embed, b.act->h, model->embed.data, b.act->ids);
 
     for (uint32_t i = 0; i < model->shape.layers; i++) {
-        run_layer(&b, &model->layers[i], i);
+        GLM52_TRY(run_layer(&b, &model->layers[i], i));
         if (engine->observer != NULL) observe(&b, &model->layers[i], i);
         const uint32_t done = (uint32_t)((uint64_t)row_count * (i + 1) / model->shape.layers);
         if (watch.progress != NULL && !watch.progress(watch.user, b.position + done)) {

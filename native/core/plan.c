@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "error.h"
 
 #define ALIGNMENT 64u
 
@@ -37,6 +38,8 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
     const uint64_t rows = options->chunk_rows;
     const uint32_t widest = larger(s->dense_layers > 0 ? s->dense_ff : 0, s->shared_ff);
     const uint32_t selected = glm52_plan_selected_stride(s, options);
+    const bool has_pilot = options->streaming != NULL && options->streaming->pilot != GLM52_PILOT_OFF;
+    const uint64_t pilot_rows = has_pilot ? smaller(GLM52_PILOT_ROWS_MAX, options->chunk_rows) : 0;
     size_t at = 0;
     *act_out = (struct glm52_activations){
         .ids = take(base, &at, rows, sizeof(int32_t)),
@@ -62,6 +65,10 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
         .route_ids = take(base, &at, rows * s->experts_used, sizeof(int32_t)),
         .route_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
         .logits = take(base, &at, s->vocab, sizeof(float)),
+        .pilot_x = take(base, &at, pilot_rows * s->hidden, sizeof(float)),
+        .pilot_logits = take(base, &at, pilot_rows * s->experts, sizeof(float)),
+        .pilot_ids = take(base, &at, pilot_rows * s->experts_used, sizeof(int32_t)),
+        .pilot_weights = take(base, &at, pilot_rows * s->experts_used, sizeof(float)),
     };
     return at;
 }
@@ -198,8 +205,40 @@ size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_opti
     return at;
 }
 
-void glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *ops, const glm52_backend *backend,
-                     const glm52_engine_options *options, glm52_plan *plan_out) {
+/* The streaming part: what an automatic cache may take is what the rest leaves of the share of memory that the rules
+ * allow; a plan that does not fit in memory is refused. */
+static glm52_status plan_streaming(const struct glm52_model *model, const glm52_engine_options *options,
+                                   glm52_plan *plan, glm52_stream_plan *stream_out) {
+    const glm52_stream_options *streaming = options->streaming;
+    const uint64_t memory = streaming->memory_bytes > 0 ? streaming->memory_bytes : glm52_machine_memory();
+    const uint64_t rest = plan->kv_cache + plan->index_cache + plan->activations + plan->backend_scratch + plan->host;
+    const uint64_t allowed = memory / 100 * GLM52_CACHE_PERCENT_DEFAULT;
+
+    /* Buffers depend on the slots, slots on what the buffers leave: asked twice, first with the most there can be. */
+    GLM52_TRY(glm52_stream_plan_make(model, streaming, options->chunk_rows, UINT64_MAX, stream_out));
+    const uint64_t fixed = stream_out->other_bytes + rest + stream_out->full_bytes + stream_out->buffer_bytes;
+    const uint64_t left = allowed > fixed ? allowed - fixed : 0;
+    GLM52_TRY(glm52_stream_plan_make(model, streaming, options->chunk_rows, left, stream_out));
+    plan->weights_mapped = stream_out->other_bytes;
+    plan->expert_cache = stream_out->cache_bytes + stream_out->full_bytes;
+    plan->stream_buffers = stream_out->buffer_bytes;
+    plan->total = rest + plan->weights_mapped + plan->expert_cache + plan->stream_buffers;
+    if (plan->total > memory) {
+        return glm52_fail(GLM52_ERR_BUDGET,
+                          "%s: %llu bytes needed, %llu there: weights %llu, expert cache %llu, caches of the context "
+                          "%llu, one batch %llu, the rest %llu",
+                          glm52_model_path(model, 0), (unsigned long long)plan->total, (unsigned long long)memory,
+                          (unsigned long long)plan->weights_mapped, (unsigned long long)plan->expert_cache,
+                          (unsigned long long)(plan->kv_cache + plan->index_cache),
+                          (unsigned long long)(plan->activations + plan->backend_scratch),
+                          (unsigned long long)(plan->host + plan->stream_buffers));
+    }
+    return GLM52_OK;
+}
+
+glm52_status glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *ops,
+                             const glm52_backend *backend, const glm52_engine_options *options,
+                             glm52_plan *plan_out, glm52_stream_plan *stream_out) {
     struct glm52_activations act;
     struct glm52_host host;
     size_t index_bytes = 0;
@@ -214,5 +253,7 @@ void glm52_plan_make(const struct glm52_model *model, const struct glm52_ops *op
     };
     plan.total = plan.weights_mapped + plan.kv_cache + plan.index_cache + plan.activations +
                  plan.backend_scratch + plan.host;
+    if (options->streaming != NULL) GLM52_TRY(plan_streaming(model, options, &plan, stream_out));
     *plan_out = plan;
+    return GLM52_OK;
 }

@@ -31,10 +31,30 @@ static glm52_status check_ids(const glm52_engine *engine, const int32_t *ids, ui
     return GLM52_OK;
 }
 
+/* After a fault nothing is being read, and what the call counted is forgotten; after a cancellation it is kept. */
+static void settle_stream(struct glm52_stream *stream, glm52_status status, uint32_t rows) {
+    if (status == GLM52_OK) glm52_stream_tick(stream, rows);
+    else if (status == GLM52_ERR_CANCELLED) glm52_stream_cancel(stream);
+    else glm52_stream_fail(stream);
+}
+
+/* Rows of the next batch of a prompt of which left tokens are left. A short one may go token by token when experts
+ * are streamed: the bits are the same, the reads another. */
+static uint32_t batch_rows(const glm52_engine *engine, uint32_t left) {
+    const struct glm52_stream *stream = engine->stream;
+    if (stream != NULL && !engine->options.quality &&
+        glm52_prefill_by_token(engine->options.context, engine->position, left, stream->options.token_prefill_max)) {
+        return 1;
+    }
+    return left < engine->options.chunk_rows ? left : engine->options.chunk_rows;
+}
+
 /* One batch: on success the engine stands behind it and has its logits, else it is as it was. */
 static glm52_status feed(glm52_engine *engine, const int32_t *ids, uint32_t count, struct glm52_watch watch) {
+    if (engine->stream != NULL) glm52_stream_mark(engine->stream);
     const glm52_status status = glm52_forward(engine, ids, count, watch);
     if (status == GLM52_ERR_CANCELLED) engine->stats.cancelled++;
+    if (engine->stream != NULL) settle_stream(engine->stream, status, count);
     GLM52_TRY(status);
     engine->ops->read(engine->backend, engine->host.logits, engine->act.logits,
                       engine->model->shape.vocab * sizeof(float));
@@ -52,6 +72,7 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
     *completed_out = 0;
     GLM52_TRY(check_ids(engine, ids, count));
     const struct glm52_watch watch = {.progress = progress, .user = user};
+    if (engine->stream != NULL) glm52_stream_turn(engine->stream);
     const uint64_t start = now_ns();
     glm52_status status = GLM52_OK;
     uint32_t done = 0;
@@ -62,7 +83,7 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
             break;
         }
         const uint32_t left = count - done;
-        const uint32_t rows = left < engine->options.chunk_rows ? left : engine->options.chunk_rows;
+        const uint32_t rows = batch_rows(engine, left);
         status = feed(engine, ids + done, rows, watch);
         if (status == GLM52_OK) done += rows;
     }

@@ -55,6 +55,7 @@ typedef enum glm52_status {
 
 typedef struct glm52_model glm52_model;
 typedef struct glm52_engine glm52_engine;
+typedef struct glm52_stream_options glm52_stream_options; /* glm52_stream.h */
 
 /* Version of the declarations the library was built from. Compare with GLM52_ABI_VERSION. */
 GLM52_API uint32_t glm52_abi_version(void);
@@ -185,6 +186,7 @@ typedef struct glm52_engine_options {
     uint32_t chunk_rows;        /* rows of a prefill batch, 0: GLM52_CHUNK_ROWS_DEFAULT. Never changes a bit in
                                    quality mode */
     float latent_epsilon;       /* of the norms of q_a and kv_a; 0: the model's. 1e-6 is what transformers uses */
+    const glm52_stream_options *streaming; /* NULL: every expert stays mapped; borrowed for the call that opens */
 } glm52_engine_options;
 
 #define GLM52_CHUNK_ROWS_DEFAULT 256
@@ -192,17 +194,21 @@ typedef struct glm52_engine_options {
 
 /* Memory of an engine, in bytes; total is the sum of the others. */
 typedef struct glm52_plan {
-    uint64_t weights_mapped;    /* of the file, shared with the page cache */
+    uint64_t weights_mapped;    /* of the file, shared with the page cache; without what is streamed */
     uint64_t kv_cache;          /* compact keys and values of every layer */
     uint64_t index_cache;       /* indexer keys of the full layers */
     uint64_t activations;       /* rows of one batch */
     uint64_t backend_scratch;   /* what operations need beside their operands */
     uint64_t host;              /* tokens, logits, tables, what observers see */
+    uint64_t expert_cache;      /* slots of streamed experts */
+    uint64_t stream_buffers;    /* what streaming needs beside slots */
     uint64_t total;
 } glm52_plan;
 
 /* Called before each batch and after each of its layers with the position reached: tokens held, plus of the
- * batch under way the share of its layers that is done. Returning false cancels: after the current layer. */
+ * batch under way the share of its layers that is done. Returning false cancels: after the current layer. While
+ * a wide batch streams experts it is also called inside a layer, whenever some of them are done, and then
+ * cancels there. */
 typedef bool glm52_progress(void *user, uint32_t position);
 
 /* What one layer decided for the rows of one batch; pointers live for the call only. */
@@ -233,7 +239,8 @@ GLM52_API glm52_status glm52_engine_plan(const glm52_model *model, const glm52_e
                                          glm52_plan *plan_out);
 
 /* Opens an engine: plans, then allocates once. Errors: ARGUMENT; CONTEXT if context is 0 or past the model's
- * maximum; UNSUPPORTED for an unknown backend; MEMORY. */
+ * maximum; UNSUPPORTED for an unknown backend; BUDGET, with the numbers, if a streaming engine needs more memory
+ * than there is or its cache can't hold one token's selection; IO; MEMORY. */
 GLM52_API glm52_status glm52_engine_open(glm52_model *model, const glm52_engine_options *options,
                                          glm52_engine **engine_out);
 
@@ -292,5 +299,6 @@ GLM52_API void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats
 #endif
 
 #include "glm52_ops.h"
+#include "glm52_stream.h"
 
 #endif

@@ -1,7 +1,7 @@
 """An engine: one conversation on one model, and the memory planned for it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from .errors import ArgumentError, UnsupportedError
 from .model import Model
-from .native import KV_TYPES, NativeEngine, Observation, Progress
+from .native import KV_TYPES, NativeEngine, Observation, Progress, engine_plan
+from .streaming import LayerStats, Streaming, StreamStats
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Plan:
     activations: int
     backend_scratch: int
     host: int
+    expert_cache: int  # slots of streamed experts
+    stream_buffers: int  # what streaming needs beside them
     total: int
 
 
@@ -34,6 +37,8 @@ class Stats:
     eval_tokens: int
     eval_ns: int
     cancelled: int
+    stream: StreamStats | None = None  # of a streaming engine
+    stream_layers: tuple[LayerStats, ...] = ()  # per layer of the trunk
 
 
 class Engine:
@@ -48,7 +53,8 @@ class Engine:
     chunk_rows rows of a prefill batch, 0 for the default
     latent_epsilon  of the norms of the low-rank query and key-value latents; None: the model's own. Hugging Face
                transformers uses 1e-6
-    streaming, mtp and profile belong to parts that this version does not have: UnsupportedError.
+    streaming  a Streaming: routed experts are read from the file when they are chosen; None: they stay mapped
+    mtp and profile belong to parts that this version does not have: UnsupportedError.
 
     Raises ContextError, MemoryBudgetError, UnsupportedError, ArgumentError. A call that fails leaves the engine as it
     was."""
@@ -61,35 +67,19 @@ class Engine:
         threads: int = 0,
         quality: bool = False,
         kv_type: str = "f16",
-        streaming: Any = None,
+        streaming: Streaming | None = None,
         mtp: bool = False,
         profile: Any = None,
         chunk_rows: int = 0,
         latent_epsilon: float | None = None,
     ) -> None:
-        for name, value in (("streaming", streaming), ("mtp", mtp), ("profile", profile)):
+        for name, value in (("mtp", mtp), ("profile", profile)):
             if value:
                 raise UnsupportedError(f"{name}={value!r}: this version has no {name}")
-        if kv_type not in KV_TYPES:
-            raise ArgumentError(f"kv_type {kv_type!r}; it must be one of {', '.join(sorted(KV_TYPES))}")
-        for name, number in (("context", context), ("threads", threads), ("chunk_rows", chunk_rows)):
-            if not 0 <= number < 2**32:
-                raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
-        if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
-            raise ArgumentError(f"latent_epsilon {latent_epsilon}; it must be above 0 and at most 1")
         self.model = model
-        self._native = NativeEngine(
-            model.native,
-            {
-                "backend": backend,
-                "context": context,
-                "threads": threads,
-                "quality": int(bool(quality)),
-                "kv_type": KV_TYPES[kv_type],
-                "chunk_rows": chunk_rows,
-                "latent_epsilon": latent_epsilon or 0.0,
-            },
-        )
+        options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon)
+        self._native = NativeEngine(model.native, options, streaming.native_options() if streaming else None)
+        self.warnings = self._native.stream_warnings()  # what opening had to say beside an error
 
     def prefill(self, ids: Sequence[int], progress: Progress | None = None) -> int:
         """Feeds tokens and returns how many were completed: all, or fewer after a cancellation.
@@ -156,7 +146,12 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counters since the engine was opened."""
-        return Stats(**self._native.stats())
+        stats = Stats(**self._native.stats())
+        streamed = self._native.stream_stats()
+        if streamed is None:
+            return stats
+        layers = tuple(LayerStats(**layer) for layer in streamed[1])
+        return replace(stats, stream=StreamStats.from_fields(streamed[0]), stream_layers=layers)
 
     def close(self) -> None:
         """Frees the engine; closing twice is fine."""
@@ -169,6 +164,42 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _options(
+    context: int,
+    backend: str,
+    threads: int,
+    quality: bool,
+    kv_type: str,
+    chunk_rows: int,
+    latent_epsilon: float | None,
+) -> dict[str, Any]:
+    if kv_type not in KV_TYPES:
+        raise ArgumentError(f"kv_type {kv_type!r}; it must be one of {', '.join(sorted(KV_TYPES))}")
+    for name, number in (("context", context), ("threads", threads), ("chunk_rows", chunk_rows)):
+        if not 0 <= number < 2**32:
+            raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
+    if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
+        raise ArgumentError(f"latent_epsilon {latent_epsilon}; it must be above 0 and at most 1")
+    return {
+        "backend": backend,
+        "context": context,
+        "threads": threads,
+        "quality": int(bool(quality)),
+        "kv_type": KV_TYPES[kv_type],
+        "chunk_rows": chunk_rows,
+        "latent_epsilon": latent_epsilon or 0.0,
+    }
+
+
+def plan_memory(
+    model: Model, context: int = 4096, *, streaming: Streaming | None = None, quality: bool = False,
+    kv_type: str = "f16", chunk_rows: int = 0, threads: int = 0,
+) -> Plan:
+    """The plan that an engine would have, without its memory. Raises what Engine raises."""
+    options = _options(context, "auto", threads, quality, kv_type, chunk_rows, None)
+    return Plan(**engine_plan(model.native, options, streaming.native_options() if streaming else None))
 
 
 def _token_list(ids: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,9 @@ _EXCEPTIONS: dict[int, type[errors.Error]] = {
     lib.GLM52_ERR_CANCELLED: errors.Cancelled,
 }
 KV_TYPES = {"f16": lib.GLM52_KV_F16, "f32": lib.GLM52_KV_F32}
+POLICIES = tuple(ffi.string(lib.glm52_policy_name(i)).decode() for i in range(lib.GLM52_POLICY_COUNT))
+PILOTS = ("off", "measure", "hint")
+ADVICE = {"willneed": lib.GLM52_ADVISE_WILLNEED, "dontneed": lib.GLM52_ADVISE_DONTNEED}
 
 # GGUF's number of each type of metadata value; strings and arrays apart.
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -216,17 +220,189 @@ def _on_observation(user: Any, seen: Any) -> None:
         _stray.error = error
 
 
+# ---- streaming ----
+
+
+@dataclass
+class StreamTest:
+    """What tests may do to a stream. read(file, bytes, offset) is called on reading threads and returns None to have
+    the bytes read, a smaller number to have only so many read, 0 for the end of the file, or a negative errno."""
+
+    read: Callable[[int, int, int], int | None] | None = None
+    poison: bool = False
+    guard: bool = False
+    fail_allocation: int = 0
+
+
+@ffi.def_extern(name="glm52_py_read", error=-1, onerror=_keep_stray)
+def _on_read(user: Any, file: int, buffer: Any, size: int, offset: int, error_out: Any) -> int:
+    test: StreamTest = ffi.from_handle(user)
+    answer = test.read(file, size, offset) if test.read is not None else None
+    if answer is not None and answer < 0:
+        error_out[0] = -answer
+        return -1
+    data = os.pread(file, size if answer is None else answer, offset)
+    ffi.memmove(buffer, data, len(data))
+    return len(data)
+
+
+def _stream_options(options: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """A glm52_stream_options and what has to live as long as it is used."""
+    fields = dict(options)
+    kept: list[Any] = []
+    for name in ("pins", "preload"):
+        ids = ffi.new("glm52_expert_id[]", fields.pop(name))
+        fields[name], fields["pin_count" if name == "pins" else "preload_count"] = ids, len(ids)
+        kept.append(ids)
+    for name in ("mirror_path", "usage_path"):
+        path = fields.pop(name)
+        if path is not None:
+            fields[name] = ffi.new("char[]", os.fsencode(path))
+            kept.append(fields[name])
+    test: StreamTest | None = fields.pop("test")
+    if test is not None:
+        handle = ffi.new_handle(test)
+        read = lib.glm52_py_read if test.read is not None else ffi.NULL
+        fields["test"] = ffi.new(
+            "glm52_stream_test *", [read, handle, int(test.poison), int(test.guard), test.fail_allocation]
+        )
+        kept += [handle, fields["test"]]
+    return ffi.new("glm52_stream_options *", fields), kept
+
+
+def _struct(struct: Any) -> Any:
+    """A C struct of numbers and structs as dicts."""
+    if not isinstance(struct, ffi.CData):
+        return struct
+    return {name: _struct(getattr(struct, name)) for name, _ in ffi.typeof(struct).fields}
+
+
+def stream_plan(model: "NativeModel", options: dict[str, Any], chunk_rows: int, left_bytes: int) -> dict[str, Any]:
+    """glm52_stream_plan as a dict; classes is the list of size classes that are there."""
+    native_options, kept = _stream_options(options)
+    plan = ffi.new("glm52_stream_plan *")
+    _check(lib.glm52_stream_plan_make(model.pointer, native_options, chunk_rows, left_bytes, plan))
+    del kept
+    fields = {name: getattr(plan, name) for name, _ in ffi.typeof("glm52_stream_plan").fields if name != "classes"}
+    return {**fields, "classes": [_fields(plan.classes[i], "glm52_size_class") for i in range(plan.class_count)]}
+
+
+def budget(layer_bytes: list[int], **numbers: int) -> dict[str, int]:
+    """glm52_budget_make: the expert cache by the published rules."""
+    layers = ffi.new("uint64_t[]", layer_bytes)
+    args = ffi.new("glm52_budget_args *", {**numbers, "sparse_count": len(layer_bytes), "layer_bytes": layers})
+    made = ffi.new("glm52_budget *")
+    _check(lib.glm52_budget_make(args, made))
+    return _fields(made, "glm52_budget")
+
+
+def memory_usable(memory_bytes: int, working_set: int, wired_limit: int) -> int:
+    usable = ffi.new("uint64_t *")
+    _check(lib.glm52_memory_usable(memory_bytes, working_set, wired_limit, usable))
+    return usable[0]
+
+
+def admission(**parts: int) -> int:
+    """The sum of the parts of glm52_admission."""
+    made = ffi.new("glm52_admission *", parts)
+    _check(lib.glm52_admission_total(made))
+    return made.total
+
+
+class NativeCache:
+    """The books of an expert cache without memory for experts: for simulation and tests."""
+
+    def __init__(
+        self,
+        class_of: list[int],
+        experts: int,
+        slots: list[int],
+        policy: str = "lru",
+        pins: list[tuple[int, int]] | None = None,
+    ) -> None:
+        classes = ffi.new("uint8_t[]", class_of)
+        counts = ffi.new("uint32_t[]", slots)
+        pinned = ffi.new("glm52_expert_id[]", pins or [])
+        args = ffi.new(
+            "glm52_cache_args *",
+            [len(class_of), experts, classes, len(slots), counts, POLICIES.index(policy), pinned, len(pinned)],
+        )
+        cache = ffi.new("glm52_cache **")
+        _check(lib.glm52_cache_open(args, cache))
+        self._owner = _Owner(cache[0], lib.glm52_cache_close)
+        self._loads = ffi.new("glm52_load[]", max(1, sum(slots)))
+        self._count = ffi.new("uint32_t *")
+
+    def _given(self) -> list[tuple[int, int, int, int]]:
+        loads = (self._loads[i] for i in range(self._count[0]))
+        return [(load.layer, load.expert, load.slot, load.generation) for load in loads]
+
+    def begin(self, layer: int, ids: list[int]) -> list[tuple[int, int, int, int]]:
+        """Loads to be done: (layer, expert, slot, generation)."""
+        selected = ffi.new("int32_t[]", ids)
+        _check(lib.glm52_cache_begin(self._owner.pointer, layer, selected, len(ids), self._loads, self._count))
+        return self._given()
+
+    def segment(self) -> list[tuple[int, int]]:
+        """(expert, slot) of the segment in use; empty if no selection is under way."""
+        experts, slots = ffi.new("uint32_t **"), ffi.new("uint32_t **")
+        _check(lib.glm52_cache_segment(self._owner.pointer, experts, slots, self._count))
+        return [(experts[0][i], slots[0][i]) for i in range(self._count[0])]
+
+    def loaded(self, slot: int, generation: int) -> None:
+        _check(lib.glm52_cache_loaded(self._owner.pointer, slot, generation))
+
+    def advance(self) -> list[tuple[int, int, int, int]]:
+        _check(lib.glm52_cache_advance(self._owner.pointer, self._loads, self._count))
+        return self._given()
+
+    def abort(self) -> None:
+        lib.glm52_cache_abort(self._owner.pointer)
+
+    def tick(self, rows: int) -> None:
+        lib.glm52_cache_tick(self._owner.pointer, rows)
+
+    def turn(self, repin: bool) -> None:
+        lib.glm52_cache_turn(self._owner.pointer, repin)
+
+    def preload(self, layer: int, expert: int, heat: int) -> tuple[int, int, int, int] | None:
+        given = ffi.new("bool *")
+        _check(lib.glm52_cache_preload(self._owner.pointer, (layer, expert), heat, given, self._loads))
+        self._count[0] = int(given[0])
+        return self._given()[0] if given[0] else None
+
+    def find(self, layer: int, expert: int) -> int:
+        return lib.glm52_cache_find(self._owner.pointer, layer, expert)
+
+    def stats(self) -> dict[str, int]:
+        stats = ffi.new("glm52_cache_stats *")
+        lib.glm52_cache_stats_get(self._owner.pointer, stats)
+        return _fields(stats, "glm52_cache_stats")
+
+    def select(self, layer: int, ids: list[int]) -> None:
+        """A whole selection, every load done as soon as it is asked for."""
+        loads = self.begin(layer, ids)
+        while True:
+            for _, _, slot, generation in loads:
+                self.loaded(slot, generation)
+            if not self.segment():
+                return
+            loads = self.advance()
+
+
 class NativeEngine:
     """An open glm52_engine.
 
     Calls from several threads wait for each other; a call from inside a callback of the same engine raises Error.
     close() ends all use at once, its memory goes when the last view of it does."""
 
-    def __init__(self, model: NativeModel, options: dict[str, Any]) -> None:
-        backend = ffi.new("char[]", options.pop("backend").encode("utf-8"))
-        native_options = ffi.new("glm52_engine_options *", {**options, "backend": backend})
+    def __init__(
+        self, model: NativeModel, options: dict[str, Any], streaming: dict[str, Any] | None = None
+    ) -> None:
+        native_options, self._kept = _engine_options(options, streaming)
         engine_out = ffi.new("glm52_engine **")
         _check(lib.glm52_engine_open(model.pointer, native_options, engine_out))
+        self._layers = lib.glm52_model_shape(model.pointer).layers
         self._owner: _Owner | None = _Owner(engine_out[0], lib.glm52_engine_close)
         self._lock = threading.Lock()
         self._inside: int | None = None  # the thread that runs a call
@@ -352,11 +528,49 @@ class NativeEngine:
         with self._running() as engine:
             return _fields(lib.glm52_engine_plan_used(engine), "glm52_plan")
 
+    def stream_stats(self) -> tuple[dict[str, Any], list[dict[str, int]]] | None:
+        """Counters of streaming, and of each layer; None if the engine does not stream."""
+        with self._running() as engine:
+            stats, layer = ffi.new("glm52_stream_stats *"), ffi.new("glm52_stream_layer_stats *")
+            if lib.glm52_engine_stream_stats(engine, stats) == lib.GLM52_ERR_UNSUPPORTED:
+                return None
+            layers = []
+            for i in range(self._layers):
+                _check(lib.glm52_engine_stream_layer(engine, i, layer))
+                layers.append(_struct(layer[0]))
+            return _struct(stats[0]), layers
+
+    def stream_warnings(self) -> list[str]:
+        with self._running() as engine:
+            return _text(lib.glm52_engine_stream_warnings(engine)).splitlines()
+
     def stats(self) -> dict[str, int]:
         with self._running() as engine:
             stats = ffi.new("glm52_stats *")
             lib.glm52_engine_stats(engine, stats)
             return _fields(stats, "glm52_stats")
+
+
+def _engine_options(options: dict[str, Any], streaming: dict[str, Any] | None) -> tuple[Any, list[Any]]:
+    """A glm52_engine_options and what has to live as long as it, or the engine's reading hook, is used."""
+    fields = dict(options)
+    fields["backend"] = ffi.new("char[]", fields["backend"].encode("utf-8"))
+    kept = [fields["backend"]]
+    if streaming is not None:
+        fields["streaming"], more = _stream_options(streaming)
+        kept += [fields["streaming"], *more]
+    return ffi.new("glm52_engine_options *", fields), kept
+
+
+def engine_plan(
+    model: NativeModel, options: dict[str, Any], streaming: dict[str, Any] | None = None
+) -> dict[str, int]:
+    """What an engine with these options would allocate."""
+    native_options, kept = _engine_options(options, streaming)
+    plan = ffi.new("glm52_plan *")
+    _check(lib.glm52_engine_plan(model.pointer, native_options, plan))
+    del kept
+    return _fields(plan, "glm52_plan")
 
 
 def _fields(struct: Any, type_name: str) -> dict[str, int]:

@@ -13,10 +13,13 @@ from pathlib import Path
 BEGIN = "/* cdef: begin"
 END = "/* cdef: end */"
 
-# What C calls back: the Python side of glm52_progress and glm52_observer (native.py defines them).
+# What C calls back: the Python side of glm52_progress, glm52_observer and, in tests, glm52_read_hook (native.py
+# defines them).
 CALLBACKS = """
 extern "Python" bool glm52_py_progress(void *user, uint32_t position);
 extern "Python" void glm52_py_observer(void *user, const glm52_observation *observation);
+extern "Python" int64_t glm52_py_read(void *user, int32_t file, void *buffer, uint64_t bytes, uint64_t offset,
+                                      int32_t *error_out);
 """
 
 
