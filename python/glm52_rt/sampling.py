@@ -70,9 +70,8 @@ class Sampler:
         ids, weights = self.candidates(logits)
         sums = np.cumsum(weights)
         target = (self._bits.random_raw() >> 11) * 2.0**-53 * sums[-1]
-        # The first sum above the target; a target that was rounded up to the last sum means the last token with weight.
-        at = min(np.searchsorted(sums, target, "right"), np.searchsorted(sums, sums[-1], "left"))
-        return int(ids[at])
+        # The first sum above the target. There is one: at most 1 - 2^-53 times the last sum rounds to below it.
+        return int(ids[np.searchsorted(sums, target, "right")])
 
     def candidates(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ids [n] ascending, weights float64 [n]) that a draw chooses from; the greatest weight is 1. Errors as
