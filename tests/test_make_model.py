@@ -1,4 +1,4 @@
-"""tools/make_model.py: the same bytes each time, files that readers accept, values of the spread asked for."""
+"""tools/make_model.py: the same bytes each time, files that readers accept, values of the spread wanted."""
 
 import hashlib
 import os
@@ -231,7 +231,7 @@ def _skip_value(file: BinaryIO, type_: int) -> None:
 
 
 def test_full_is_the_published_file_to_the_byte(make: Callable[..., Path]) -> None:
-    """Reads the header by itself: the gguf package takes a quarter of a minute for its half million strings."""
+    """Reads the header by itself: the gguf package takes a quarter of a minute for half a million strings."""
     path = make("full", sparse=True)
     assert path.stat().st_size == PUBLISHED_BYTES
     assert path.stat().st_blocks * 512 < 2 * PUBLISHED_HEADER_BYTES
@@ -356,8 +356,16 @@ def test_vocabulary_is_closed_under_its_merges(size: int, merges: int | None) ->
 
 def test_added_tokens_have_the_real_ids_and_types() -> None:
     made = tokenizer.vocabulary(154880, 321649)
-    ids = {"<|endoftext|>": 154820, "[gMASK]": 154822, "<sop>": 154824, "<|user|>": 154827,
-           "<|observation|>": 154829, "<|code_prefix|>": 154838, "<think>": 154841, "</think>": 154842}  # fmt: skip
+    ids = {
+        "<|endoftext|>": 154820,
+        "[gMASK]": 154822,
+        "<sop>": 154824,
+        "<|user|>": 154827,
+        "<|observation|>": 154829,
+        "<|code_prefix|>": 154838,
+        "<think>": 154841,
+        "</think>": 154842,
+    }
     for token, id_ in ids.items():
         assert made.id_of(token) == id_
     assert made.types[154820:154838] == [tokenizer.CONTROL] * 18

@@ -188,7 +188,7 @@ class Transformers:
         return {name: self.torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
     def run(self, ids: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Logits [tokens, vocab]; decisions: selected_L bool [tokens, tokens], route_ids_L, route_weights_L."""
+        """Logits [tokens, vocab]; selected_L bool [tokens, tokens], route_ids_L, route_weights_L."""
         decisions: dict[str, np.ndarray] = {}
         count = len(ids)
 
@@ -315,10 +315,10 @@ HARNESS_CASES = [
     ("float16 caches", 40, [15, 39], {"kv_type": "f16"}),
 ]
 # float32 arithmetic against float64: the bound that the project sets itself for quantised weights. float16
-# caches: an error of 1e-6, as float32 arithmetic brings, flips the rounding of one cached value in some hundred;
-# scaling the latents by that much in float64 moved these logits by up to 5e-4 of their rms, and twice that is
-# allowed.
-TOLERANCE = {"f32": 1e-4, "f16": 1e-3}
+# caches: an error of 1e-6, as float32 arithmetic brings, flips the rounding of one cached value in some
+# hundred; scaling the latents by that much in float64 moved these logits by up to 2.2e-4 of their rms. Twice
+# that and a little is allowed; an engine with float32 caches is off by 9e-4 and fails.
+TOLERANCE = {"f32": 1e-4, "f16": 5e-4}
 TOP = 10
 
 

@@ -57,7 +57,7 @@ def _to_alphabet(text: str) -> str:
 
 
 def _word_counts() -> Counter[str]:
-    """Pre-tokens with counts that fall as in real text: the r-th word comes about 1/r as often as the first."""
+    """Pre-tokens with counts that fall as in real text: the r-th word comes 1/r as often as the first."""
     counts: Counter[str] = Counter()
     for rank, word in enumerate(COMMON.split()):
         often = 60000 // (rank + 4)
