@@ -153,14 +153,19 @@ def test_an_exception_in_progress_cancels_and_is_raised(engine: rt.Engine, micro
 
 
 def test_ctrl_c_in_progress_cancels(engine: rt.Engine, micro: rt.Model) -> None:
+    # A run in the background starts with the signal ignored.
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
     ids = prompt(11, micro.shape.vocab)
 
     def progress(position: int) -> None:
         if position == 6:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        engine.prefill(ids, progress)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.prefill(ids, progress)
+    finally:
+        signal.signal(signal.SIGINT, old)
     assert engine.position == 4
     engine.prefill(ids[4:])
     assert engine.logits.tobytes() == fresh_logits(micro, ids)
