@@ -207,6 +207,19 @@ def test_shards_are_the_whole_in_pieces(
     assert all(np.array_equal(found[name], whole[name]) for name in whole)
 
 
+def test_tensors_of_odd_length_stay_aligned_and_whole(tmp_path: Path) -> None:
+    """Nine experts: their bias has 36 bytes, so what follows it must be padded."""
+    changes = {"experts": 9}
+    g = tool.geometry("micro", changes)
+    reader = GGUFReader(tool.make_model("micro", tmp_path / "m.gguf", mix="f32", changes=changes))
+    found = {t.name: t for t in reader.tensors}
+    assert found["blk.1.exp_probs_b.bias"].n_bytes % writer.ALIGNMENT
+    for tensor in presets.tensors(g):
+        assert found[tensor.name].data_offset % writer.ALIGNMENT == 0
+        drawn = tool.weights.pieces(tensor, GGMLQuantizationType.F32, tool.DEFAULT_SEED, True)
+        assert np.array_equal(found[tensor.name].data.ravel(), np.concatenate([p.ravel() for p in drawn]))
+
+
 def test_sparse_file_is_the_header_and_a_hole(make: Callable[..., Path], tmp_path: Path) -> None:
     sparse = tool.make_model("micro", tmp_path / "s.gguf", sparse=True)
     assert sparse.stat().st_size == make("micro").stat().st_size
