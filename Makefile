@@ -165,7 +165,7 @@ FUZZ_OBJS  := $(patsubst %,$(BUILD)/tests/fuzz/%.o,fuzz_gguf mutate driver)
 FUZZ_COUNT ?= 200000
 FUZZ_SEED  ?= 1
 ifneq ($(shell uname -s),Darwin)
-FUZZ_LINK  := -Wl,--wrap=mmap,--wrap=mmap64,--wrap=munmap
+FUZZ_LINK  := -Wl,--wrap=mmap,--wrap=mmap64,--wrap=munmap,--wrap=malloc,--wrap=calloc,--wrap=strdup
 endif
 
 $(FUZZER): $(FUZZ_OBJS) $(LIB)

@@ -206,6 +206,19 @@ def test_a_split_file_is_the_same_model_by_any_shard(tmp_path: Path, small: Path
             rt.Model.open(shards[0])
 
 
+def test_shards_are_found_beside_the_link_that_was_named(tmp_path: Path) -> None:
+    """A download cache: the names are links into a folder of blobs without names."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    blobs.mkdir()
+    snapshot.mkdir()
+    for number, shard in enumerate(write_split(blobs / "split.gguf", 7)):
+        shard.rename(blobs / str(number))
+        (snapshot / shard.name).symlink_to(blobs / str(number))
+    for path in (snapshot, next(snapshot.iterdir())):
+        with rt.Model.open(path) as model:
+            assert len(model.paths) == 3
+
+
 # ---- identity ----
 
 SAMPLE = 4096
@@ -363,6 +376,23 @@ def test_a_message_survives_names_that_are_no_text(tmp_path: Path, small: Path) 
         file.truncate(100)
     with pytest.raises(rt.ModelError, match="truncated"):
         rt.Model.open(os.fsdecode(path))
+
+
+def test_a_long_path_leaves_room_for_the_reason(tmp_path: Path, small: Path) -> None:
+    folder = tmp_path
+    for letter in "abcdefg":
+        folder /= 200 * letter
+        folder.mkdir()
+    path = folder / "model.gguf"
+    refuse(path, rt.IoError, "g/model.gguf: No such file")
+    shutil.copy(small, path)
+    os.truncate(path, small.stat().st_size - 1)
+    refuse(path, rt.ModelError, "g/model.gguf: truncated: .* 1 are missing")
+    path.unlink()
+    for shard in write_split(folder / "split.gguf", 7)[1:]:
+        shard.unlink()
+    with pytest.raises(rt.ModelError, match="shards are missing, 2 of 3: .*/split-00002-of-00003.gguf"):
+        rt.Model.open(folder / "split-00001-of-00003.gguf")
 
 
 # ---- the real sizes ----

@@ -1,7 +1,7 @@
 /* driver.c - runs the fuzz target without a fuzzing engine.
  *
- *   driver CORPUS                  every file of the folder, once
- *   driver CORPUS COUNT SEED FORM  and then COUNT mutations of its files of a form ("single" or "split").
+ *   driver CORPUS                  every file of the folder, once; whole models with each allocation failing,
+ * too driver CORPUS COUNT SEED FORM  and then COUNT mutations of its files of a form ("single" or "split").
  *
  * Input i is made from SEED + i alone: "driver CORPUS 1 SEED+i FORM" makes it again. A finding (a sanitizer's
  * report, a broken promise, a run of more than 10 s) names its seed and is kept in the working folder. */
@@ -131,6 +131,20 @@ static void mutate_and_run(uint64_t count, uint64_t seed, const char *form) {
     }
 }
 
+static void fail_allocations(void) {
+    uint64_t allocations = 0;
+    for (size_t i = 0; i < corpus_count; i++) {
+        if (!is_valid(names[i])) continue;
+        snprintf(current_name, sizeof(current_name), "%s without memory", names[i]);
+        current = corpus[i];
+        alarm(SECONDS_MAX);
+        allocations += fuzz_without_memory(corpus[i].bytes, corpus[i].count);
+        alarm(0);
+    }
+    printf("memory: %" PRIu64 " allocations failed one by one\n", allocations);
+    memset(&fuzz_counts, 0, sizeof(fuzz_counts));
+}
+
 static void print_counts(const char *what, double seconds) {
     const struct fuzz_counts *c = &fuzz_counts;
     printf("%s: %" PRIu64 " inputs, %" PRIu64 " opened, %" PRIu64 " with a shape, %" PRIu64
@@ -171,6 +185,7 @@ int main(int argc, char **argv) {
         }
     }
     print_counts("corpus", now() - start);
+    fail_allocations();
     if (argc == 5) {
         start = now();
         const uint64_t count = strtoull(argv[2], NULL, 10), seed = strtoull(argv[3], NULL, 10);

@@ -21,6 +21,10 @@ extern struct fuzz_counts fuzz_counts;
 /* Entry of a fuzzing engine: handles one input, returns 0. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Handles an input that is a model, each time with another allocation that fails, and returns how many there are.
+ * Every one must end in a refusal that leaks nothing. */
+uint64_t fuzz_without_memory(const uint8_t *data, size_t size);
+
 /* A random generator whose whole state is a number that can be printed: splitmix64. */
 uint64_t fuzz_random(uint64_t *state);
 

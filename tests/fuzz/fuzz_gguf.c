@@ -13,9 +13,13 @@
 
 struct fuzz_counts fuzz_counts;
 
-/* The reader maps files; here a map is a piece of the heap (the linker's --wrap sends the calls here), so
- * that the sanitizer sees a read of one byte past its end, which within the last page of a real map goes
- * unseen. */
+/* The allocation that fails, counted down; 0: none does. */
+static uint64_t allocations_left;
+
+#ifdef __linux__  /* whose linker sends the library's calls here (--wrap) */
+
+/* The reader maps files; here a map is a piece of the heap, so that the sanitizer sees a read of one byte
+ * past its end, which within the last page of a real map goes unseen. */
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 int __wrap_munmap(void *address, size_t bytes);
@@ -38,6 +42,31 @@ int __wrap_munmap(void *address, size_t bytes) {
     free(address);
     return 0;
 }
+
+static int allocation_fails(void) {
+    return allocations_left > 0 && --allocations_left == 0;
+}
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+void *__wrap_malloc(size_t bytes) {
+    return allocation_fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes) {
+    return allocation_fails() ? NULL : __real_calloc(count, bytes);
+}
+
+char *__wrap_strdup(const char *text) {
+    return allocation_fails() ? NULL : __real_strdup(text);
+}
+
+#endif
 
 /* What was read, so that the reading is not optimised away. */
 static volatile uint64_t touched;
@@ -236,6 +265,24 @@ static const char *save_input(const uint8_t *data, size_t size) {
     save(paths[0], data + FUZZ_SPLIT_HEAD, first);
     save(paths[1], data + FUZZ_SPLIT_HEAD + first, both - first);
     return paths[size % 2];
+}
+
+uint64_t fuzz_without_memory(const uint8_t *data, size_t size) {
+    make_folder();
+    const char *path = save_input(data, size);
+    for (uint64_t number = 1;; number++) {
+        struct glm52_gguf *gguf = NULL;
+        allocations_left = number;
+        glm52_status status = glm52_gguf_open(path, &gguf);
+        require((status == GLM52_OK) == (gguf != NULL), "an output is written on success only");
+        if (status == GLM52_OK) status = use_model(gguf);
+        glm52_gguf_close(gguf);
+        const uint64_t left = allocations_left;
+        allocations_left = 0;
+        if (left > 0) return number - 1;
+        require(status == GLM52_ERR_MEMORY, "a call without memory says so");
+        require(strstr(glm52_error_message(), "no memory") != NULL, "a call without memory says so");
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

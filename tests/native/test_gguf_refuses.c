@@ -195,6 +195,13 @@ void test_gguf_refuses_names(void) {
     build.key_count = 1;
     CHECK_REFUSED(GLM52_ERR_MODEL, "is 18446744073709551615 bytes long", open_once(&build));
 
+    /* A sequence must end inside the name, whatever follows it. */
+    build_append_text(&build.keys, "a\xc3");
+    build_append(&build.keys, "\xa4\0\0\0", 4);
+    build_append_u64(&build.keys, 0);
+    build.key_count = 1;
+    CHECK_REFUSED(GLM52_ERR_MODEL, "key 0, \"a\\xc3\"", open_once(&build));
+
     char longest[GLM52_GGUF_NAME_BYTES_MAX + 1];
     memset(longest, 't', sizeof(longest));
     add_tensor_named(&build, longest, GLM52_GGUF_NAME_BYTES_MAX);
@@ -281,6 +288,7 @@ void test_gguf_refuses_dimensions(void) {
     CHECK_REFUSED(GLM52_ERR_MODEL, "dimension 2 of tensor t is 0", open_sizes(0, 3, 1, 1, 0));
     CHECK_REFUSED(GLM52_ERR_MODEL, "rows of 33 values, not a multiple of the 32 of a Q8_0 block",
                   open_sizes(8, 1, 33, 1, 1));
+    CHECK_REFUSED(GLM52_ERR_MODEL, "rows of 16 values", open_sizes(8, 2, 16, 2, 1));
     CHECK_STATUS(GLM52_OK, open_sizes(8, 1, 32, 1, 1));
 
     /* At the limit only the file is too short; past it, or past 64 bits, the size itself is refused. */

@@ -256,6 +256,15 @@ void test_gguf_split_in_a_folder_is_one_model(void) {
     CHECK_STATUS(GLM52_OK, glm52_gguf_open(folder, &gguf));
     CHECK(gguf != NULL && gguf->shard_count == SHARDS);
     glm52_gguf_close(gguf);
+    /* Another name is another model, of the same length or not. */
+    save_shard(build_path(folder, "tinz-00001-of-00003.gguf"), good_shard(0));
+    CHECK_REFUSED(GLM52_ERR_MODEL, "holds 2 models; name the one to open: tiny-00001-of-00003.gguf, tinz-",
+                  glm52_gguf_open(folder, &gguf));
+    CHECK(unlink(build_path(folder, "tinz-00001-of-00003.gguf")) == 0);
+    save_shard(build_path(folder, "tiny--00001-of-00003.gguf"), good_shard(0));
+    CHECK_REFUSED(GLM52_ERR_MODEL, "holds 2 models; name the one to open: tiny--00001-of-00003.gguf, tiny-0",
+                  glm52_gguf_open(folder, &gguf));
+    CHECK(unlink(build_path(folder, "tiny--00001-of-00003.gguf")) == 0);
     /* The same name in another number of shards is another model. */
     save_shard(shard_path(folder, 0, 2), good_shard(0));
     CHECK_REFUSED(GLM52_ERR_MODEL,
