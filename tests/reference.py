@@ -379,7 +379,8 @@ class Reference:
         trace.final = rms_norm(hidden, self._w("output_norm.weight"), self.shape.epsilon)
         return hidden, trace.final
 
-    def _head(self, x: Array) -> Array:
+    def head(self, x: Array) -> Array:
+        """Logits [rows, vocab] of hidden states behind the final norm."""
         tied = "output.weight" not in self.weights
         return self._mul(x, "token_embd.weight" if tied else "output.weight")
 
@@ -391,18 +392,23 @@ class Reference:
         rows: list[int] | slice = slice(None),
     ) -> Array:
         """Logits of the chosen rows [rows, vocab]."""
-        return self._head(self.hidden(ids, options, trace)[1][rows])
+        return self.head(self.hidden(ids, options, trace)[1][rows])
 
     def mtp(
-        self, ids: list[int] | Array, options: Options = Options(), trace: Trace | None = None
+        self,
+        ids: list[int] | Array,
+        options: Options = Options(),
+        trace: Trace | None = None,
+        hidden: tuple[Array, Array] | None = None,
     ) -> tuple[Array, Array]:
         """The MTP block over a known sequence: row i sees the hidden state of token i and the embedding of
         token i + 1, and predicts token i + 2. Returns logits [tokens - 1, vocab] and the hidden state behind
-        the head norm, which a chain of drafts feeds back. trace gets the block's decisions alone."""
+        the head norm, which a chain of drafts feeds back. trace gets the block's decisions alone. hidden is
+        what Reference.hidden gave for ids, if that is at hand."""
         trace = Trace() if trace is None else trace
         block, epsilon, w = self.shape.layers, self.shape.epsilon, self.weights
         p = f"blk.{block}.nextn."
-        pre, post = self.hidden(ids, options)
+        pre, post = self.hidden(ids, options) if hidden is None else hidden
         source = (post if options.mtp_hidden == "post" else pre)[:-1]
         embed = p + "embed_tokens.weight" if p + "embed_tokens.weight" in w else "token_embd.weight"
         embedded = w[embed][np.asarray(ids)[1:]].astype(np.float64)
@@ -412,10 +418,10 @@ class Reference:
         ]
         x = self._mul(np.concatenate(halves, -1), p + "eh_proj.weight")
         inner = replace(options, select="dense") if options.mtp_dense else options
-        hidden, _ = self._block(block, x, None, inner, trace)
-        final = rms_norm(hidden, self._w(p + "shared_head_norm.weight"), epsilon)
+        out, _ = self._block(block, x, None, inner, trace)
+        final = rms_norm(out, self._w(p + "shared_head_norm.weight"), epsilon)
         head = p + "shared_head_head.weight"
-        return (self._mul(final, head) if head in w else self._head(final)), final
+        return (self._mul(final, head) if head in w else self.head(final)), final
 
 
 def relative_rms(got: Array, wanted: Array) -> float:

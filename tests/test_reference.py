@@ -15,11 +15,27 @@ from reference import Options, Reference, Trace, relative_rms, select_top
 # Recorded in float32, whose sums of a few hundred terms err by 1e-6 relative; over nine blocks that adds up
 # to a few 1e-6. A wrong formula is off by 1e-2 or more (test_mistake_moves_logits).
 FLOAT32_TOLERANCE = 1e-5
+OPTIONS = Options(latent_epsilon=LATENT_EPSILON)
+
+
+class Run:
+    """A model with what transformers said about it; the trunk is run once per prompt."""
+
+    def __init__(self, preset: str, path: Path) -> None:
+        self.model, self.recorded = Reference(path), Recorded(preset)
+        self._known: dict[int, tuple[tuple[np.ndarray, np.ndarray], Trace]] = {}
+
+    def hidden(self, count: int) -> tuple[tuple[np.ndarray, np.ndarray], Trace]:
+        if count not in self._known:
+            trace = Trace()
+            ids = self.recorded.case(count).ids
+            self._known[count] = self.model.hidden(ids, OPTIONS, trace), trace
+        return self._known[count]
 
 
 @pytest.fixture(scope="module", params=["tiny", "realgeom"])
-def run(request: pytest.FixtureRequest, make: Callable[..., Path]) -> tuple[Reference, Recorded]:
-    return Reference(make(request.param, mix=Recorded.MIX)), Recorded(request.param)
+def run(request: pytest.FixtureRequest, make: Callable[..., Path]) -> Run:
+    return Run(request.param, make(request.param, mix=Recorded.MIX))
 
 
 def sorted_routes(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -27,15 +43,15 @@ def sorted_routes(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.
     return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1)
 
 
-def test_weights_are_those_that_transformers_ran(run: tuple[Reference, Recorded]) -> None:
-    model, recorded = run
-    assert model.weights.digest() == recorded.weights_sha256
+def test_weights_are_those_that_transformers_ran(run: Run) -> None:
+    assert run.model.weights.digest() == run.recorded.weights_sha256
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_reference_is_transformers(run: tuple[Reference, Recorded], count: int) -> None:
-    model, case, trace = run[0], run[1].case(count), Trace()
-    logits = model.logits(case.ids, Options(latent_epsilon=LATENT_EPSILON), trace)
+def test_reference_is_transformers(run: Run, count: int) -> None:
+    model, case = run.model, run.recorded.case(count)
+    (_, final), trace = run.hidden(count)
+    logits = model.head(final)
 
     for row, theirs in zip(case.rows, case.logits, strict=True):
         assert relative_rms(theirs, logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
@@ -54,9 +70,9 @@ def test_reference_is_transformers(run: tuple[Reference, Recorded], count: int) 
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_mtp_is_transformers_layer(run: tuple[Reference, Recorded], count: int) -> None:
-    model, case = run[0], run[1].case(count)
-    logits, _ = model.mtp(case.ids, Options(latent_epsilon=LATENT_EPSILON))
+def test_mtp_is_transformers_layer(run: Run, count: int) -> None:
+    case = run.recorded.case(count)
+    logits, _ = run.model.mtp(case.ids, OPTIONS, hidden=run.hidden(count)[0])
     for row, theirs in zip(case.mtp_rows, case.mtp_logits, strict=True):
         assert relative_rms(theirs, logits[row]) <= FLOAT32_TOLERANCE, f"row {row}"
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
@@ -36,8 +37,9 @@ def geometry(preset: str, changes: dict[str, int] | None = None) -> Geometry:
     unknown = sorted(set(changes or {}) - known)
     if unknown:
         raise ValueError(f"no such number: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    g = replace(PRESETS[preset], **(changes or {}))
-    return replace(g, file_bytes=None) if changes else g
+    numbers: dict[str, Any] = dict(changes or {})
+    g = replace(PRESETS[preset], **numbers)
+    return replace(g, file_bytes=None) if numbers else g
 
 
 def _plan(g: Geometry, mix: str, tied: bool) -> Plan:

@@ -18,6 +18,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +185,7 @@ class Transformers:
             state.update({f"model.layers.{block}.{name}": value for name, value in own})
         self.model.load_state_dict(self._tensors(state), strict=True)
 
-    def _tensors(self, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+    def _tensors(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         return {name: self.torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
     def run(self, ids: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -192,13 +193,13 @@ class Transformers:
         decisions: dict[str, np.ndarray] = {}
         count = len(ids)
 
-        def on_index(layer: int, chosen: object) -> None:
+        def on_index(layer: int, chosen: Any) -> None:
             mask = np.zeros((count, count), bool)
-            np.put_along_axis(mask, chosen[0].numpy().astype(np.int64), True, -1)  # type: ignore[index]
+            np.put_along_axis(mask, chosen[0].numpy().astype(np.int64), True, -1)
             # In a batch transformers also lists positions ahead of the row; its mask then drops them.
             decisions[f"selected_{layer}"] = mask & np.tri(count, dtype=bool)
 
-        def on_route(layer: int, out: tuple) -> None:  # type: ignore[type-arg]
+        def on_route(layer: int, out: Any) -> None:
             decisions[f"route_ids_{layer}"] = out[2].numpy().astype(np.uint8)
             decisions[f"route_weights_{layer}"] = out[1].numpy()
 
@@ -239,7 +240,7 @@ class Transformers:
             for name in ("enorm", "hnorm", "shared_head_norm", "eh_proj")
         })  # fmt: skip
 
-        def norm(name: str, x: object) -> object:
+        def norm(name: str, x: Any) -> Any:
             module = modules.GlmMoeDsaRMSNorm(config.hidden_size, config.rms_norm_eps)
             module.weight.data = extra[name]
             return module(x)
@@ -261,7 +262,7 @@ def record_transformers(preset: str, folder: Path, trials: int) -> None:
     model = Reference(path)
     theirs = Transformers(model)
     arrays: dict[str, np.ndarray] = {}
-    facts: dict[str, object] = {
+    facts: dict[str, Any] = {
         **provenance("transformers"),
         "model": f"tools/make_model.py {preset} --mix bf16 --seed {DEFAULT_SEED}",
         "weights_sha256": model.weights.digest(),
@@ -286,7 +287,7 @@ def record_transformers(preset: str, folder: Path, trials: int) -> None:
         }
         arrays.update({f"{count}/{name}": value for name, value in recorded.items()})
         ranked = np.sort(logits, -1)
-        facts["cases"][str(count)] = {  # type: ignore[index]
+        facts["cases"][str(count)] = {
             "prompt_seed": prompt.seed,
             "prompts_tried": trials,
             # no indexer decides anything while every position is selected
@@ -296,7 +297,7 @@ def record_transformers(preset: str, folder: Path, trials: int) -> None:
             "closest_argmax": float((ranked[:, -1] - ranked[:, -2]).min()),
         }
         print(f"{preset} {count}: prompt {prompt.seed}, {prompt.margins}", flush=True)
-    np.savez_compressed(VECTORS / f"transformers-{preset}.npz", **arrays)
+    np.savez_compressed(VECTORS / f"transformers-{preset}.npz", **arrays)  # type: ignore[arg-type]
     text = json.dumps(facts, indent=1) + "\n"
     (VECTORS / f"transformers-{preset}.json").write_text(text, encoding="utf-8")
     path.unlink()
@@ -305,7 +306,7 @@ def record_transformers(preset: str, folder: Path, trials: int) -> None:
 # ---- the C harness ----
 
 # name, tokens, rows, engine settings. Chunks straddle index_top_k = 32 and leave a remainder.
-HARNESS_CASES = [
+HARNESS_CASES: list[tuple[str, int, list[int], dict[str, Any]]] = [
     ("below index_top_k", 16, [0, 15], {}),
     ("at index_top_k", 32, [31], {"chunk": 5}),
     ("one above index_top_k", 33, [31, 32], {"chunk": 33}),
