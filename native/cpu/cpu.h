@@ -66,8 +66,8 @@ void glm52_row_layer_norm(float *out, const float *x, const float *weight, const
 void glm52_row_rotate(float *out, const float *x, const float *table, size_t count);
 /* out[i] = silu(gate[i]) * up[i]. out may be gate or up. */
 void glm52_row_swiglu(float *out, const float *gate, const float *up, size_t count);
-/* x[i] = exp(x[i] - subtract); returns their sum: in double, from the first to the last. */
-double glm52_row_exp(float *x, size_t count, float subtract);
+/* x[i] = exp(x[i] - max), where max is the largest of x; returns the sum of them, in the order above. */
+double glm52_row_exp(float *x, size_t count, float max);
 
 /* Writes values [row_size] to row index of a cache whose rows hold row_size values of kv_type. */
 void glm52_cache_store(void *cache, uint32_t kv_type, size_t row_size, size_t index, const float *values);

@@ -82,15 +82,17 @@ static inline float float_of(uint32_t bits) {
     return value;
 }
 
-/* exp to 1 ulp: x = n log 2 + r with |r| at most log(2) / 2, the series of exp(r) to r^7 / 7! (what is left
- * out is below 2^-27 of it), times 2^n in two factors, so that results below the smallest normal number are
- * right too. */
-static inline float exp_of(float x) {
-    const float log2_upper = 355.0f / 512.0f;          /* few digits, so that n * log2_upper is exact */
+/* exp(-|x|) to 1 ulp: -|x| = n log 2 + r with |r| at most log(2) / 2, the series of exp(r) to r^7 / 7!
+ * (what is left out is below 2^-27 of it), times 2^n in two factors, so that results below the smallest
+ * normal number are right too. Choices are made by masks, which is what vectors can do. */
+static inline float exp_minus(float x) {
+    const float log2_upper = 355.0f / 512.0f;       /* few digits, so that n * log2_upper is exact */
     const float log2_lower = (float)(0.69314718055994530942 - 355.0 / 512.0);
-    const float to_integer = 0x1.8p23f;                /* adding it leaves an integer in the low bits */
-    x = x < -104.0f ? -104.0f : x;                     /* exp(-104) is 0, exp(89) infinite; a NaN stays one */
-    x = x > 89.0f ? 89.0f : x;
+    const float to_integer = 0x1.8p23f;             /* adding it leaves an integer in the low bits */
+    const uint32_t last = bits_of(104.0f);          /* exp(-104) is 0 */
+    const uint32_t magnitude = bits_of(x) & 0x7fffffff;
+    const uint32_t is_beyond = 0 - (uint32_t)(magnitude - last <= 0x7f800000 - last);   /* and no NaN */
+    x = -float_of((last & is_beyond) | (magnitude & ~is_beyond));
     const float shifted = x * 1.44269504088896340736f + to_integer;
     const float n = shifted - to_integer;
     const float r = (x - n * log2_upper) - n * log2_lower;
@@ -107,17 +109,27 @@ static inline float exp_of(float x) {
     return p * float_of((half - 1) << 23) * float_of((shifted_n - half - 1) << 23);
 }
 
+/* 1 / (1 + exp(-x)), from an exponential that can't overflow. */
+static inline float sigmoid(float x) {
+    const float e = exp_minus(x);
+    const uint32_t is_negative = 0 - (bits_of(x) >> 31);
+    return float_of((bits_of(e) & is_negative) | (bits_of(1.0f) & ~is_negative)) / (1.0f + e);
+}
+
 void glm52_row_swiglu(float *out, const float *gate, const float *up, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        /* exp of a negative number only: the sigmoid neither overflows nor cancels. */
-        const float e = exp_of(-fabsf(gate[i]));
-        const float sigmoid = (gate[i] < 0.0f ? e : 1.0f) / (1.0f + e);
-        out[i] = gate[i] * sigmoid * up[i];
+    /* By way of a block of its own, since out may be one of the others. */
+    float block[64];
+    const size_t block_max = sizeof(block) / sizeof(block[0]);
+    for (size_t first = 0; first < count; first += block_max) {
+        const size_t length = count - first < block_max ? count - first : block_max;
+        const float *g = gate + first, *u = up + first;
+        for (size_t i = 0; i < length; i++) block[i] = g[i] * sigmoid(g[i]) * u[i];
+        memcpy(out + first, block, length * sizeof(block[0]));
     }
 }
 
-double glm52_row_exp(float *x, size_t count, float subtract) {
-    for (size_t i = 0; i < count; i++) x[i] = exp_of(x[i] - subtract);
+double glm52_row_exp(float *x, size_t count, float max) {
+    for (size_t i = 0; i < count; i++) x[i] = exp_minus(x[i] - max);
     return sum(x, count);
 }
 

@@ -15,13 +15,15 @@ struct job {
     const float *scores;
 };
 
-/* Ascending as the scores: NaN, -infinity, ..., -0 and +0 as one, ..., infinity. */
+/* Ascending as the scores: NaN, -infinity, ..., -0 and +0 as one, ..., infinity. No branches here and
+ * below: signs and choices are as good as random, so every second one would be guessed wrong. */
 static inline uint32_t key_of(float score) {
     uint32_t bits;
     const float value = score + 0.0f;    /* -0 becomes +0 */
     memcpy(&bits, &value, sizeof(bits));
-    if (value != value) return 0;
-    return bits >> 31 ? ~bits : bits | (uint32_t)1 << 31;
+    const uint32_t is_negative = 0 - (bits >> 31);
+    const uint32_t is_number = 0 - (uint32_t)((bits & 0x7fffffff) <= 0x7f800000);
+    return (bits ^ (is_negative | (uint32_t)1 << 31)) & is_number;
 }
 
 /* The k-th largest key of scores [count], k from 1 to count. *equal_out is how many keys equal to it are
@@ -34,7 +36,7 @@ static uint32_t find_threshold(const float *scores, size_t count, size_t k, size
         const uint32_t mask = ((uint32_t)1 << widths[pass]) - 1;
         for (size_t i = 0; i < count; i++) {
             const uint32_t key = key_of(scores[i]);
-            if ((key & known) == threshold) counts[key >> shifts[pass] & mask]++;
+            counts[key >> shifts[pass] & mask] += (key & known) == threshold;
         }
         uint32_t digit = mask;
         while (counts[digit] < k) k -= counts[digit--];
@@ -45,6 +47,18 @@ static uint32_t find_threshold(const float *scores, size_t count, size_t k, size
     return threshold;
 }
 
+static void select_row(const float *scores, size_t count, size_t k, int32_t *selected) {
+    size_t equal_left = 0, taken = 0;
+    const uint32_t threshold = find_threshold(scores, count, k, &equal_left);
+    for (size_t i = 0; taken < k; i++) {
+        const uint32_t key = key_of(scores[i]);
+        const size_t is_equal = (key == threshold) & (equal_left > 0);
+        selected[taken] = (int32_t)i;    /* stays if it is taken, else is written over */
+        taken += (key > threshold) | is_equal;
+        equal_left -= is_equal;
+    }
+}
+
 static void select_rows(void *context, size_t begin, size_t end, uint32_t thread) {
     (void)thread;
     const struct job *job = context;
@@ -52,19 +66,11 @@ static void select_rows(void *context, size_t begin, size_t end, uint32_t thread
     for (size_t r = begin; r < end; r++) {
         int32_t *selected = job->selected + r * args->selected_stride;
         const size_t count = (size_t)args->position + r + 1;
-        if (count <= args->k) {
-            for (size_t i = 0; i < count; i++) selected[i] = (int32_t)i;
+        if (count > args->k) {
+            select_row(job->scores + r * args->score_stride, count, args->k, selected);
             continue;
         }
-        const float *scores = job->scores + r * args->score_stride;
-        size_t equal_left = 0, taken = 0;
-        const uint32_t threshold = find_threshold(scores, count, args->k, &equal_left);
-        for (size_t i = 0; taken < args->k; i++) {
-            const uint32_t key = key_of(scores[i]);
-            if (key < threshold || (key == threshold && equal_left == 0)) continue;
-            if (key == threshold) equal_left--;
-            selected[taken++] = (int32_t)i;
-        }
+        for (size_t i = 0; i < count; i++) selected[i] = (int32_t)i;
     }
 }
 
