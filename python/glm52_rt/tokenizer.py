@@ -19,7 +19,7 @@ import codecs
 import operator
 import re
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tokenizers import Regex, models, pre_tokenizers
@@ -170,15 +170,26 @@ class Tokenizer:
         Raises ArgumentError for lone surrogates, which no byte string stands for, and for more than
         WHITESPACE_RUN_MAX white-space characters in a row."""
         self._check_text(text)
-        if not special or self._special_pattern is None:
+        if not special:
             return self._encode_plain(text)
         ids: list[int] = []
+        for piece in self.split_special(text):
+            if isinstance(piece, str):
+                ids += self._encode_plain(piece)
+            else:
+                ids.append(piece)
+        return ids
+
+    def split_special(self, text: str) -> Iterator[str | int]:
+        """The pieces of text between control and user-defined tokens, and the ids of those, in order."""
         done = 0
-        for match in self._special_pattern.finditer(text):
-            ids += self._encode_plain(text[done : match.start()])
-            ids.append(self.special_tokens[match[0]])
+        for match in self._special_pattern.finditer(text) if self._special_pattern else ():
+            if done < match.start():
+                yield text[done : match.start()]
+            yield self.special_tokens[match[0]]
             done = match.end()
-        return ids + self._encode_plain(text[done:])
+        if done < len(text):
+            yield text[done:]
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False) -> bytes:
         """The exact bytes that ids stand for; skip_special leaves control tokens out, and only those. Raises
