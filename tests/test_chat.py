@@ -249,6 +249,8 @@ M = "{{ messages[0].content }}"
         ("<|" + M + "|>", {"content": "  user  "}),
         ("<|{{ messages[0].content.strip() }}|>", {"content": "  user  "}),
         ("<|" + M, {"content": "user|>"}),
+        ("<|" + M, {"content": "user|> and more"}),
+        ("<|{{ messages[0].content.strip() }}", {"content": "\nuser|> and more"}),
         ("<" + M + "er|>", {"content": "|us"}),
         (M + "user|>", {"content": "<|"}),
         (M + "|>", {"content": "<|user"}),
@@ -418,10 +420,11 @@ def test_names_of_hugging_face_are_there() -> None:
     template = (
         "{% generation %}{{ strftime_now('%d %b %Y') }}{% endgeneration %}{{ tools is none }}{{ documents is none }}"
         "{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}"
-        "{{ {'b': '\u00e9<', 'a': 1} | tojson }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}"
+        "{{ {'b': '\u00e9<', 'a': 1} | tojson }}{{ messages[0].content | tojson(ensure_ascii=true) }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}"
     )
-    wanted = '01 Mar 2026TrueTrue13{"b": "\u00e9<", "a": 1}{"a":2,"b":1}'
-    assert render_chat_text(TOKENIZER, [USER], template=template, now=now) == wanted
+    wanted = '01 Mar 2026TrueTrue13{"b": "\u00e9<", "a": 1}"<\\u00e9>"{"a":2,"b":1}'
+    message = {"role": "user", "content": "<\u00e9>"}
+    assert render_chat_text(TOKENIZER, [message], template=template, now=now) == wanted
 
 
 # ---- answers ----
