@@ -90,7 +90,15 @@ static void touch(const void *first, uint64_t bytes) {
 
 /* ---- keys and tensors ---- */
 
+static void check_name(const char *name) {
+    require(name[0] != 0, "a name is not empty");
+    for (const char *at = name; *at != 0; at++) {
+        require((unsigned char)*at >= 0x20 && *at != 0x7f, "a name has no control characters");
+    }
+}
+
 static void walk_key(const struct glm52_gguf *gguf, const glm52_value *value) {
+    check_name(value->key);
     require(glm52_gguf_key(gguf, value->key) == value, "a key is found by its name");
     touch(value->data, value->data_bytes);
     if (value->element_type == 8) {
@@ -103,6 +111,12 @@ static void walk_key(const struct glm52_gguf *gguf, const glm52_value *value) {
             at += 8 + length;
         }
         require(at == end, "texts fill their value");
+    } else {
+        static const uint64_t bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+        require(value->element_type < 13 && bytes[value->element_type] > 0, "a value has a type");
+        require(value->count == value->data_bytes / bytes[value->element_type] &&
+                    value->data_bytes % bytes[value->element_type] == 0,
+                "numbers fill their value");
     }
     bool found;
     uint64_t number;
@@ -112,6 +126,7 @@ static void walk_key(const struct glm52_gguf *gguf, const glm52_value *value) {
 }
 
 static void walk_tensor(const struct glm52_gguf *gguf, const glm52_tensor_info *tensor) {
+    check_name(tensor->name);
     require(tensor->shard < gguf->shard_count, "a tensor is in a shard");
     const struct glm52_gguf_shard *shard = &gguf->shards[tensor->shard];
     const struct glm52_quant *quant = glm52_quant_find(tensor->type);
@@ -149,6 +164,10 @@ static void walk_vector(const float *vector, uint32_t count) {
 
 static void walk_matrix(const struct glm52_matrix *matrix) {
     require(matrix->data != NULL && matrix->tensor != NULL, "a matrix is bound");
+    const uint64_t *size = matrix->tensor->size;
+    require(size[0] == matrix->in_count && size[1] == matrix->out_count && size[2] == matrix->group_count &&
+                size[3] == 1,
+            "a matrix has its tensor's dimensions");
     require(matrix->group_bytes * matrix->group_count == matrix->tensor->bytes, "groups fill a matrix");
     touch(matrix->data, matrix->group_bytes * matrix->group_count);
 }

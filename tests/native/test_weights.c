@@ -120,6 +120,7 @@ void test_weights_lie_where_the_tensors_are(void) {
         const struct glm52_nextn *nextn = &model->nextn[i];
         char name[64];
         CHECK(nextn->layer.index_full && !nextn->layer.dense);
+        CHECK(nextn->embed.tensor == model->embed.tensor && nextn->head.tensor == model->output.tensor);
         check_attention(model, &nextn->layer, &t, 3 + i);
         check_network(model, &nextn->layer, &t, 3 + i);
         snprintf(name, sizeof(name), "blk.%d.nextn.eh_proj.weight", 3 + i);
@@ -251,6 +252,21 @@ void test_weights_refuse_each_wrong_dimension(void) {
             CHECK_REFUSED(GLM52_ERR_SHAPE, wanted, try_built(&build));
         }
     }
+}
+
+void test_weights_refuse_a_fourth_dimension(void) {
+    struct gguf_build build;
+    const struct tiny tiny = tiny_default();
+    const uint64_t size[4] = {tiny.hidden, 1, 1, 2};
+    gguf_build_begin(&build);
+    build.skips[0] = "output_norm.weight";
+    build_tiny(&build, &tiny);
+    const uint64_t end = (build.data.used + 31) / 32 * 32;
+    build_tensor_at(&build, "output_norm.weight", BUILD_TYPE_F32, 4, size, end);
+    const uint8_t data[2 * 32 * 4 + 32] = {0};
+    build_append(&build.data, data, end - build.data.used + 2 * tiny.hidden * 4);
+    CHECK_REFUSED(GLM52_ERR_SHAPE, "output_norm.weight is [32, 1, 1, 2], not [32, 1, 1, 1]",
+                  try_built(&build));
 }
 
 void test_weights_refuse_vectors_that_are_not_f32(void) {
