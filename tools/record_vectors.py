@@ -68,10 +68,11 @@ def choose_prompt(model: Reference, count: int, trials: int, variants: list[Opti
     return best
 
 
-def provenance(command: str) -> dict[str, str]:
+def provenance(command: str, trials: int) -> dict[str, str]:
     packages = ("numpy", "gguf", "torch", "transformers") if command == "transformers" else ("numpy", "gguf")
     found = {package: version(package) for package in packages}
-    return {"command": f"tools/record_vectors.py {command}", "python": platform.python_version(), **found}
+    run = f"tools/record_vectors.py {command} --trials {trials}"
+    return {"command": run, "python": platform.python_version(), **found}
 
 
 # ---- transformers ----
@@ -167,7 +168,7 @@ class Transformers:
         import torch
         from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
         self.torch = torch
         self.reference = model
         self.config = GlmMoeDsaConfig(**hf_config(model))
@@ -263,7 +264,7 @@ def record_transformers(preset: str, folder: Path, trials: int) -> None:
     theirs = Transformers(model)
     arrays: dict[str, np.ndarray] = {}
     facts: dict[str, Any] = {
-        **provenance("transformers"),
+        **provenance("transformers", trials),
         "model": f"tools/make_model.py {preset} --mix bf16 --seed {DEFAULT_SEED}",
         "weights_sha256": model.weights.digest(),
         "latent_epsilon": TRANSFORMERS_EPSILON,
@@ -326,10 +327,10 @@ TOP = 10
 def record_harness(folder: Path, trials: int) -> None:
     path = make_model("tiny", folder / "tiny.gguf")
     model = Reference(path)
-    facts = provenance("harness")
+    facts = provenance("harness", trials)
     lines = [
         "# What tests/reference.py (float64) says about `tools/make_model.py tiny`, default mix and seed.",
-        f"# Recorded by `{facts.pop('command')} --trials {trials}`, "
+        f"# Recorded by `{facts.pop('command')}`, "
         + ", ".join(f"{name} {number}" for name, number in facts.items()) + ".",
         f"# SHA-256 of the weights: {model.weights.digest()}",
     ]  # fmt: skip
