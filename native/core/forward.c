@@ -187,12 +187,13 @@ static glm52_status add_streamed_experts(const struct batch *b, const struct glm
     }
 }
 
-/* What the layer behind this one will choose if x, this layer's residual stream, is all that it sees. */
+/* What the layer behind this one will choose, going by this layer's residual stream behind attention, with_shared:
+ * and what act.y adds to it. */
 static void predict_experts(const struct batch *b, uint32_t number, bool with_shared) {
     struct glm52_stream *stream = b->engine->stream;
     const uint32_t next = number + 1;
-    if (stream->options.pilot == GLM52_PILOT_OFF || next >= b->shape->layers ||
-        (stream->options.pilot_two_step != 0) != with_shared) {
+    if (stream == NULL || stream->options.pilot == GLM52_PILOT_OFF || next >= b->shape->layers ||
+        b->engine->model->layers[next].dense || (stream->options.pilot_two_step != 0) != with_shared) {
         return;
     }
     if (b->rows > GLM52_PILOT_ROWS_MAX || b->shape->experts_used > GLM52_PILOT_USED_MAX) {
@@ -239,7 +240,9 @@ static void dense_network(const struct batch *b, const struct glm52_layer *layer
 static glm52_status feed_forward(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
     const struct glm52_activations *act = b->act;
     if (layer->dense) {
+        predict_experts(b, number, false);
         dense_network(b, layer);
+        predict_experts(b, number, true);
         return GLM52_OK;
     }
     choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);

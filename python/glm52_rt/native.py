@@ -241,9 +241,8 @@ def _on_read(user: Any, file: int, buffer: Any, size: int, offset: int, error_ou
     if answer is not None and answer < 0:
         error_out[0] = -answer
         return -1
-    data = os.pread(file, size if answer is None else answer, offset)
-    ffi.memmove(buffer, data, len(data))
-    return len(data)
+    wanted = size if answer is None else answer
+    return os.preadv(file, [ffi.buffer(buffer, wanted)], offset) if wanted > 0 else 0
 
 
 def _stream_options(options: dict[str, Any]) -> tuple[Any, list[Any]]:
