@@ -442,3 +442,11 @@ def test_index_types_of_every_form_mean_the_same(make: Callable[..., Path], type
         table = tuple(i for i in range(model.shape.layers) if i < 2 or i % 4 == 2)
         every = tuple(range(model.shape.layers))
         assert model.full_indexer_layers == (table if types_as != "none" or context >= 1048576 else every)
+
+
+def test_a_model_of_before_shared_indexers_loads(make: Callable[..., Path]) -> None:
+    """GLM-5 and 5.1: no indexer.types, a context below 1,048,576, every layer full."""
+    with rt.Model.open(make("allfull")) as model:
+        assert "glm-dsa.attention.indexer.types" not in model.metadata
+        assert model.shape.context_max < 1048576
+        assert model.full_indexer_layers == tuple(range(model.shape.layers))
