@@ -59,7 +59,7 @@ $(VENV)/ready: pyproject.toml
 	@echo "setting up $(VENV)"
 	@python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "cffi>=1.17" "numpy>=1.26" "gguf>=0.17" \
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "cffi>=1.17" "numpy>=1.26" "gguf>=0.18" \
 	    "tokenizers>=0.20" "jinja2>=3.1" "pytest>=8" "hypothesis>=6" "hatchling>=1.27" "editables>=0.5"
 	@touch $@
 venv: $(VENV)/ready

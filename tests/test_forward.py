@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Expected, prompt
+from recorded import COUNTS, LATENT_EPSILON, Recorded
 from reference import Options, relative_rms
 
 import glm52_rt as rt
@@ -260,6 +261,32 @@ def test_a_wrong_model_is_far_outside_the_tolerance(make: Make, expected, mistak
         ids = prompt(48, model.shape.vocab)
         seen = run_token_by_token(model, ids, **EXACT_MODE)
     assert worst_position(seen, expected(path, ids, MISTAKES[mistake])) > 100 * EXACT
+
+
+# Recorded from float32 runs of transformers, which differ from float64 by up to 5.8e-6 themselves.
+TRANSFORMERS = 2e-5
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_logits_selections_and_routes_equal_those_of_transformers(make: Make, preset: str, count: int) -> None:
+    case = Recorded(preset).case(count)
+    with rt.Model.open(make(preset, mix=Recorded.MIX)) as model:
+        seen = Seen()
+        with rt.Engine(model, context=count, latent_epsilon=LATENT_EPSILON, **EXACT_MODE) as engine:
+            engine.observe(seen.note)
+            for row in range(count):
+                engine.eval(case.ids[row])
+                seen.logits.append(engine.logits.copy())
+    figure = max(relative_rms(seen.logits[row], want) for row, want in zip(case.rows, case.logits, strict=True))
+    print(f"figures: transformers, {preset}, {count} tokens: {figure:.1e}")
+    assert [int(logits.argmax()) for logits in seen.logits] == case.argmax.tolist()
+    for position in range(count):
+        for layer, selected in case.selected.items():
+            assert seen.selected[layer, position] == set(np.nonzero(selected[position])[0].tolist())
+        for layer, routes in case.route_ids.items():
+            assert seen.routes[layer, position] == set(routes[position].tolist())
+    assert figure <= TRANSFORMERS
 
 
 def test_latent_epsilon_is_an_option(make: Make, expected) -> None:
