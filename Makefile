@@ -8,7 +8,7 @@
 #   make ext          python/glm52_rt/_native.abi3.so for PYTHON (which needs cffi, numpy and gguf)
 #   make clean
 #
-# CFLAGS and LDFLAGS are yours (make test-c BUILD=build/asan CFLAGS='-O1 -g -fsanitize=address,undefined' \
+# V=1 shows the commands. CFLAGS and LDFLAGS are yours (make test-c BUILD=build/asan CFLAGS='-O1 -g -fsanitize=address,undefined' \
 # LDFLAGS=-fsanitize=address,undefined). Changing them rebuilds everything: no build mixes two sets of flags.
 
 BUILD   ?= build
@@ -49,6 +49,10 @@ endif
 
 ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
 
+ifndef V
+.SILENT:
+endif
+
 .PHONY: all ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
         fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
@@ -81,11 +85,13 @@ $(TABLES): tools/packaging/quant_tables.py | $(NEEDS_PYTHON)
 
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(TABLES)
 	@mkdir -p $(@D)
+	@echo "cc $@"
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 define SET_RULE
 $(BUILD)/%.$(1).o: %.c $(BUILD)/flags | $(TABLES)
 	@mkdir -p $$(@D)
+	@echo "cc $$@"
 	$$(CC) $$(ALL_CFLAGS) $$(FLAGS_$(1)) -DGLM52_SET=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach set,$(SETS),$(eval $(call SET_RULE,$(set))))
@@ -95,9 +101,11 @@ $(LIB): $(OBJS)
 	$(AR) rcs $@ $^
 
 $(TESTER): $(TESTS:%.c=$(BUILD)/%.o) $(LIB)
+	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
+	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
@@ -113,10 +121,12 @@ $(BUILD)/native_shim.c: tools/packaging/cffi_shim.py $(HEADERS) | $(NEEDS_PYTHON
 
 # The shim is generated code: it is compiled without the warnings that hold for ours.
 $(BUILD)/native_shim.o: $(BUILD)/native_shim.c $(BUILD)/flags
+	@echo "cc $@"
 	$(CC) -fPIC -fvisibility=hidden $(INCLUDE) $(CFLAGS) $(ARCHFLAGS) \
 	    -I$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c -o $@ $<
 
 $(EXT): $(BUILD)/native_shim.o $(LIB)
+	@echo "ld $@"
 	$(CC) $(CFLAGS) $(ARCHFLAGS) $(LDFLAGS) $(EXT_LINK) -o $@ $^ $(LDLIBS)
 
 # ---- what the README names ----
