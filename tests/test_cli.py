@@ -283,12 +283,15 @@ class Terminal:
 
     def wait_for(self, pattern: str, typing: str = "") -> None:
         """Reads until what was written since the last match matches pattern; types typing every two seconds."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        started, typed = time.monotonic(), 0
         while not (found := re.search(pattern, self.seen)):
-            self.type(typing)
-            if not select.select([self._ours], [], [], 2 if typing else WAIT_SECONDS)[0]:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+            passed = time.monotonic() - started
+            if passed > WAIT_SECONDS:
+                raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+            if typing and passed >= 2 * typed:
+                self.type(typing)
+                typed += 1
+            if not select.select([self._ours], [], [], 0.5)[0]:
                 continue
             try:
                 self.seen += os.read(self._ours, 65536).decode("utf-8", "replace")
