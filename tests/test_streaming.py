@@ -1,5 +1,5 @@
-"""Streaming changes no bit: whatever the cache's size, policy, threads and disk do, logits are those of the resident run;
-and a call that fails says why and leaves the engine able to go on."""
+"""Streaming changes no bit: whatever the cache's size, policy, threads and disk do, logits are those of the resident
+run; and a call that fails says why and leaves the engine able to go on."""
 
 import errno
 import os
@@ -175,7 +175,9 @@ def test_full_layers_are_read_once(mixed: rt.Model, resident: list[bytes], full_
         streamed(mixed, cache_experts=MINIMUM, full_layers=5)
 
 
-def test_split_file_and_mirror(make: Callable[..., Path], mixed_path: Path, resident: list[bytes], tmp_path: Path) -> None:
+def test_split_file_and_mirror(
+    make: Callable[..., Path], mixed_path: Path, resident: list[bytes], tmp_path: Path
+) -> None:
     with rt.Model.open(make("tiny", mix=MIXED, changes={"index_top_k": 8}, split=3)) as model:
         with streamed(model, cache_experts=20) as engine:
             assert run(engine, IDS) == resident
@@ -219,7 +221,8 @@ def test_more_than_the_memory_is_refused_with_the_numbers(mixed: rt.Model) -> No
 
 
 def test_a_plan_adds_up(mixed: rt.Model) -> None:
-    for streaming in (None, rt.Streaming(cache_experts=20), rt.Streaming(), rt.Streaming(cache_bytes=10**7, full_layers=2)):
+    for options in (None, {"cache_experts": 20}, {}, {"cache_bytes": 10**7, "full_layers": 2}):
+        streaming = None if options is None else rt.Streaming(**options)
         plan = rt.plan_memory(mixed, CONTEXT, streaming=streaming)
         parts = [value for name, value in vars(plan).items() if name != "total"]
         assert sum(parts) == plan.total
@@ -327,7 +330,10 @@ def micro_streamed(model: rt.Model, test: StreamTest, **options) -> rt.Engine:
     return rt.Engine(model, context=16, chunk_rows=4, streaming=rt.Streaming(test=test, **options))
 
 
-FACTS = re.compile(r"(.+): blk\.(\d)\.ffn_(gate|up|down)_exps\.weight: expert (\d) of layer \2: read (\d+) of (\d+) bytes at (\d+): (.+)")
+FACTS = re.compile(
+    r"(.+): blk\.(\d)\.ffn_(gate|up|down)_exps\.weight: expert (\d) of layer \2: "
+    r"read (\d+) of (\d+) bytes at (\d+): (.+)"
+)
 
 
 @pytest.mark.parametrize("kind", ["eio", "end", "storm"])
@@ -459,7 +465,8 @@ def test_what_was_learned_is_taken_up_again(mixed: rt.Model, resident: list[byte
         assert warm.misses < cold.misses
         assert warm.ledger_selections == 2 * (PROMPT + DECODED) * USED * 5
     hottest = rt.streaming.read_hot_list(usage)
-    counts = {(int(r[0]), int(r[1])): int(r[2]) for r in (line.split() for line in usage.read_text().splitlines()[1:-1])}
+    lines = [list(map(int, line.split())) for line in usage.read_text().splitlines()[1:-1]]
+    counts = {(layer, expert): count for layer, expert, count in lines}
     assert [counts[i] for i in hottest] == sorted(counts.values(), reverse=True)
     listed = tmp_path / "hot.txt"
     listed.write_text("# hot\n" + "".join(f"{layer} {expert} 1 0.5\n" for layer, expert in hottest) + "9 0\n0 1\n")
@@ -509,7 +516,8 @@ def test_pins_are_chosen_and_changed(mixed: rt.Model, resident: list[bytes], tmp
 def test_predictions_are_measured_and_change_nothing(mixed: rt.Model, resident: list[bytes], two_step: bool) -> None:
     seen: dict[str, rt.StreamStats] = {}
     for pilot in ("off", "measure", "hint"):
-        with streamed(mixed, cache_experts=30, pilot=pilot, pilot_k=0 if two_step else 2, pilot_two_step=two_step) as engine:
+        options = {"pilot": pilot, "pilot_k": 0 if two_step else 2, "pilot_two_step": two_step}
+        with streamed(mixed, cache_experts=30, **options) as engine:
             assert run(engine, IDS) == resident
             seen[pilot] = engine.stats().stream
     off, measured, hinted = seen["off"], seen["measure"], seen["hint"]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import secrets
 from typing import Any
 
+from .cli_stream import add_streaming_options, streaming_of
 from .engine import Engine
 from .model import Model
 from .sampling import SEED_MAX
-from .streaming import Streaming
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
           "ti": 1 << 40}  # fmt: skip
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def byte_count(text: str) -> int:
@@ -23,6 +25,20 @@ def byte_count(text: str) -> int:
     if not match or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 12GiB")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine, or of the control group that it is in, if that is less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CGROUP_LIMITS:
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            limits.append(int(text))
+    return min(limits)
 
 
 def whole_number(low: int, high: int) -> Any:
@@ -63,9 +79,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--context", type=whole_number(1, 2**32 - 1), default=4096, metavar="N", help="positions (default 4096)")
     add("--quality", action="store_true", help="float32 activations and exact weights")
     add("--kv-type", choices=("f16", "f32"), default="f16", help="how cache rows are kept (default f16)")
-    add = group.add_mutually_exclusive_group().add_argument
-    add("--cache", type=byte_count, metavar="SIZE", help="stream experts through a cache of this size, such as 12GiB")
-    add("--experts", type=whole_number(1, 2**32 - 1), metavar="N", help="stream experts through a cache of N of them")
+    add_streaming_options(parser, byte_count, whole_number)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +103,6 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 def open_engine(model: Model, args: argparse.Namespace) -> Engine:
     """The engine that args ask for."""
-    streaming = None
-    if args.cache is not None or args.experts is not None:
-        streaming = Streaming(cache_bytes=args.cache or 0, cache_experts=args.experts or 0)
     return Engine(
         model,
         context=args.context,
@@ -99,7 +110,7 @@ def open_engine(model: Model, args: argparse.Namespace) -> Engine:
         threads=args.threads,
         quality=args.quality,
         kv_type=args.kv_type,
-        streaming=streaming,
+        streaming=streaming_of(args, machine_memory()),
     )
 
 

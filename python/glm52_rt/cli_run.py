@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from .chat import render_chat
 from .cli_options import add_chat_options, add_engine_options, add_sampling_options, open_engine, sampling_of
+from .cli_stream import streamed, streamed_line
 from .cli_terminal import PrefillBar, Writer, complain, timing_line, timings
 from .engine import Engine
 from .errors import ArgumentError
 from .model import Model
 from .sampling import Generation, generate
 from .tokenizer import Tokenizer
+from .trace import Recorder
 
 INTERRUPTED = 130
 
@@ -28,6 +33,7 @@ def add_parser(commands: Any) -> None:
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message to answer; - reads standard input")
     parser.add_argument("--special", action="store_true", help="control tokens written in -p TEXT become them")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output, at the end")
+    parser.add_argument("--trace", metavar="FILE", help="record which experts each layer chooses (see glm52 trace)")
     add_sampling_options(parser)
     add_chat_options(parser)
     add_engine_options(parser)
@@ -45,13 +51,28 @@ def run(args: argparse.Namespace) -> int:
             for warning in engine.warnings:
                 complain(warning, "warning")
             answer = Answer(engine, tokenizer, ids, args)
-            interrupted = answer.stream(None if args.json else Writer())
+            with recording(model, engine, args.trace):
+                interrupted = answer.stream(None if args.json else Writer())
             if args.json:
                 document = answer.document(model, interrupted, opened - started)
                 print(json.dumps(document), flush=True)
             else:
                 print(answer.summary(), file=sys.stderr)
     return INTERRUPTED if interrupted else 0
+
+
+@contextlib.contextmanager
+def recording(model: Model, engine: Engine, path: str | None) -> Iterator[None]:
+    """Has routes written to path, if there is one."""
+    if path is None:
+        yield
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        engine.observe(Recorder(model, file))
+        try:
+            yield
+        finally:
+            engine.observe(None)
 
 
 def prompt_ids(tokenizer: Tokenizer, args: argparse.Namespace) -> list[int]:
@@ -99,12 +120,13 @@ class Answer:
 
     def summary(self) -> str:
         """The line at the end: speed, and the seed for the same again."""
-        line = timing_line(timings(self._before, self._engine.stats()))
+        after = self._engine.stats()
+        line = timing_line(timings(self._before, after)) + streamed_line(streamed(self._before, after))
         return line if self._args.temp == 0 else f"{line}, seed {self._args.seed}"
 
     def document(self, model: Model, interrupted: bool, open_seconds: float) -> dict[str, Any]:
         """What --json prints."""
-        args, generation = self._args, self.generation
+        args, generation, after = self._args, self.generation, self._engine.stats()
         return {
             "model": {"path": model.path, "identity": model.identity, "bytes": model.file_bytes},
             "prompt": {"ids": self._ids, "text": self._tokenizer.decode(self._ids)},
@@ -125,6 +147,12 @@ class Answer:
                 "cache_bytes": args.cache,
                 "cache_experts": args.experts,
             },
-            "timings": {"open_seconds": open_seconds, **timings(self._before, self._engine.stats())},
+            "timings": {"open_seconds": open_seconds, **timings(self._before, after)},
+            "streaming": None if after.stream is None else {
+                **(streamed(self._before, after) or {}),
+                "stats": asdict(after.stream),
+                "layers": [asdict(layer) for layer in after.stream_layers],
+            },
+            "plan": asdict(self._engine.plan),
             "warnings": list(self._engine.warnings),
         }

@@ -295,6 +295,13 @@ def budget(layer_bytes: list[int], **numbers: int) -> dict[str, int]:
     return _fields(made, "glm52_budget")
 
 
+def classes_fill(sizes: list[int], layers: list[int], experts: int, used: int, cache_bytes: int) -> list[int]:
+    """Slots of each size of expert in a cache of so many bytes (glm52_classes_fill)."""
+    classes = ffi.new("glm52_size_class[]", [(size, size, count, 0) for size, count in zip(sizes, layers, strict=True)])
+    _check(lib.glm52_classes_fill(classes, len(sizes), experts, used, cache_bytes, 0))
+    return [c.slots for c in classes]
+
+
 def memory_usable(memory_bytes: int, working_set: int, wired_limit: int) -> int:
     usable = ffi.new("uint64_t *")
     _check(lib.glm52_memory_usable(memory_bytes, working_set, wired_limit, usable))
@@ -378,14 +385,16 @@ class NativeCache:
         lib.glm52_cache_stats_get(self._owner.pointer, stats)
         return _fields(stats, "glm52_cache_stats")
 
-    def select(self, layer: int, ids: list[int]) -> None:
-        """A whole selection, every load done as soon as it is asked for."""
+    def select(self, layer: int, ids: list[int]) -> int:
+        """A whole selection, every load done as soon as it is asked for; returns how many there were."""
         loads = self.begin(layer, ids)
+        count = 0
         while True:
+            count += len(loads)
             for _, _, slot, generation in loads:
                 self.loaded(slot, generation)
             if not self.segment():
-                return
+                return count
             loads = self.advance()
 
 
