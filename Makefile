@@ -159,7 +159,7 @@ test-asan: $(NEEDS_PYTHON)
 test-tsan: $(VENV)/ready
 	$(MAKE) BUILD=$(BUILD)/tsan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=thread' LDFLAGS=-fsanitize=thread \
 	    $(BUILD)/tsan/test_native
-	$(BUILD)/tsan/test_native pool
+	$(BUILD)/tsan/test_native pool io
 
 # Recorded vectors, run from C alone.
 test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf

@@ -181,7 +181,7 @@ static glm52_status add_streamed_experts(const struct batch *b, const struct glm
         GLM52_TRY(glm52_stream_next(b->engine->stream, &experts));
         if (experts == NULL) return GLM52_OK;
         add_experts(b, layer, experts);
-        if (b->rows > 1 && watch.progress != NULL && !watch.progress(watch.user, b->position)) {
+        if (b->rows > GLM52_STREAM_NARROW_ROWS && watch.progress != NULL && !watch.progress(watch.user, b->position)) {
             return glm52_fail(GLM52_ERR_CANCELLED, "cancelled inside a layer at position %u", b->position);
         }
     }
@@ -285,7 +285,8 @@ static void observe(const struct batch *b, const struct glm52_layer *layer, uint
     const glm52_observation observation = {
         .layer = number, .position = b->position, .row_count = b->rows, .experts_used = used,
         .route_ids = host->observed_ids, .route_weights = host->observed_weights,
-        .selected_stride = engine->selected_stride, .selected = host->observed_selected, .hidden = host->observed_hidden};
+        .selected_stride = engine->selected_stride, .selected = host->observed_selected,
+        .hidden = host->observed_hidden};
     engine->observer(engine->observer_user, &observation);
 }
 

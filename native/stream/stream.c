@@ -7,9 +7,9 @@
 
 #include "error.h"
 
-/* Experts of a wide batch that are taken to the operation together: each call encodes the batch's rows anew. */
-#define STEP_EXPERTS 8u
-#define NARROW_ROWS 8u
+/* A wide batch takes its experts to the operation so many at a time, since each call encodes the batch's rows anew; a
+ * narrow one takes whatever has come in. */
+#define STEP_EXPERTS 16u
 
 /* Half of the experts, the same ones each time, spread evenly: the finaliser of splitmix64. */
 static bool is_mirrored(const struct glm52_stream *stream, uint32_t layer, uint32_t expert) {
@@ -142,11 +142,11 @@ glm52_status glm52_stream_next(struct glm52_stream *stream, const glm52_expert *
             return GLM52_OK;
         }
     }
-    const uint32_t left = stream->segment_count - stream->step_begin;
-    const uint32_t least = stream->rows <= NARROW_ROWS ? 1 : left < STEP_EXPERTS ? left : STEP_EXPERTS;
+    const bool is_wide = stream->rows > GLM52_STREAM_NARROW_ROWS;
     for (uint32_t i = stream->step_begin; i < stream->segment_count; i++) {
         const uint32_t slot = stream->segment_slots[i];
-        const bool must_wait = i < stream->step_begin + least;
+        const bool must_wait = is_wide || i == stream->step_begin;
+        if (is_wide && i == stream->step_begin + STEP_EXPERTS) break;
         if (!must_wait && stream->states[slot].reading && !glm52_io_is_done(stream->io, slot)) break;
         GLM52_TRY(receive(stream, slot));
         show(stream, i);

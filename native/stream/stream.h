@@ -19,7 +19,11 @@
 #include "slots.h"
 #include "usage.h"
 
-/* Slots ready for reading are one struct per number. */
+/* Rows of a batch that is narrow: its experts are taken as they come in. In wider ones each step has the same experts
+ * whatever the disk does, and progress is told between steps. */
+#define GLM52_STREAM_NARROW_ROWS 8u
+
+/* What is known of a slot beside the cache's books. */
 struct glm52_slot_state {
     uint32_t generation;
     bool reading;
