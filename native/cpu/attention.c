@@ -3,11 +3,10 @@
  * A piece of work is a row and a group of its heads, which share the widening of cache rows; how large the
  * groups are changes no bit. For one head, over the selected rows s in their order:
  *
- *     score_s = scale * (q_latent . latent_s + q_rope . rope_s)      float32, two glm52_dot_f32
- *     p_s     = exp(score_s - max)                                   float32
- *     total   = sum of p_s                                           double, glm52_row_exp
- *     out_i   = (sum of p_s * latent_s_i) / total                    float32, s ascending; divided in
- * double */
+ *     score_s = scale * (q_latent . latent_s + q_rope . rope_s)    float32, two glm52_dot_f32
+ *     p_s     = exp(score_s - max)                                 float32
+ *     total   = sum of p_s                                         double, see glm52_row_exp
+ *     out_i   = (sum of p_s * latent_s_i) / total                  float32, s ascending; divided in double */
 #include <string.h>
 
 #include "cpu.h"

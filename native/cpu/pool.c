@@ -1,7 +1,7 @@
 /* pool.c - the threads that operations run on.
  *
  * A decode step is some thousand short jobs, one after another. So threads stay awake between them: whoever
- * waits first spins for some ten microseconds and only then sleeps. An idle pool sleeps and costs nothing.
+ * waits spins for about 100 microseconds and only then sleeps. An idle pool sleeps and costs nothing.
  *
  * One atomic word, the gate, says which job there is:
  *

@@ -1,5 +1,4 @@
-/* rope.c - rotary position embedding, in place, of interleaved pairs (a Linear layer's neighbours, not
- * halves). */
+/* rope.c - rotary position embedding, in place. A pair is two neighbours of a head, not one of each half. */
 #include "cpu.h"
 
 struct job {

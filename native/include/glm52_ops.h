@@ -76,7 +76,8 @@ typedef struct glm52_attention_args {
 } glm52_attention_args;
 
 /* p = sigmoid(logits[r, :]); ids[r, :] = the used_count experts of largest p + bias, best first, ties to the
- * lower id; weights[r, :] = p of them, without bias, divided by their sum if normalise, times scale. */
+ * lower id; weights[r, :] = p of them, without bias, divided by their sum + 1e-20 if normalise, times scale. A
+ * choice that is NaN counts as the lowest. */
 typedef struct glm52_router_args {
     uint32_t row_count, expert_count, used_count, normalise, logits_stride;
     float scale;
