@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import datetime
 from typing import Any
 
 from .chat import render_chat, split_thinking
@@ -105,6 +106,7 @@ class Conversation:
         self._engine, self._tokenizer, self._args = engine, tokenizer, args
         self._sampling = sampling_of(args)
         self._turns = 0
+        self._now = datetime.now()  # one time for the whole conversation: another would be another prompt
         self.thinking = args.think
         self.reset()
 
@@ -117,7 +119,13 @@ class Conversation:
         """Answers a user's message. If that is refused, or interrupted before the first token, the message is not
         kept. Raises what render_chat and generate raise."""
         messages = [*self.messages, {"role": "user", "content": text}]
-        ids = render_chat(self._tokenizer, messages, thinking=self.thinking, reasoning_effort=self._args.effort)
+        ids = render_chat(
+            self._tokenizer,
+            messages,
+            thinking=self.thinking,
+            reasoning_effort=self._args.effort,
+            now=self._now,
+        )
         if len(ids) > self._engine.context:
             raise ContextError(
                 f"the conversation has {len(ids)} tokens, more than the context of {self._engine.context}; "
