@@ -1,6 +1,7 @@
 """The expert cache's books against a slow model of them: loads, segments, victims and counters are equal, in whatever
 order reads come in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -353,6 +354,51 @@ def test_nothing_selected_goes_while_anything_else_can() -> None:
     assert cache.find(0, 0) >= 0
     assert cache.find(0, 1) == -1
     assert cache.stats()["stolen"] == 0
+
+
+def choose(cache: NativeCache, expert: int, times: int) -> None:
+    for _ in range(times):
+        cache.select(0, [expert])
+
+
+@pytest.mark.parametrize(
+    ("policy", "age", "goes"),
+    [
+        ("hotness", lambda cache: cache.tick(15), 1),  # 3 choices against 2
+        ("hotness", lambda cache: cache.tick(16), 0),  # 1 against 2: heat is halved every 16 tokens
+        ("hotness", lambda cache: [cache.tick(1) for _ in range(16)], 0),
+        ("hotness", lambda cache: cache.turn(False), 1),
+        ("lfru", lambda cache: cache.turn(False), 0),  # 1 against 2: heat is halved every turn
+        ("lfru", lambda cache: cache.tick(16), 1),
+        ("lru", lambda cache: cache.tick(16), 0),
+    ],
+)
+def test_what_was_hot_cools_down(policy: str, age: Callable[[NativeCache], None], goes: int) -> None:
+    cache = NativeCache([0], 4, [2], policy)
+    choose(cache, 0, 3)
+    age(cache)
+    choose(cache, 1, 2)
+    cache.select(0, [2])
+    assert cache.find(0, goes) == -1 and cache.find(0, 1 - goes) >= 0
+
+
+def test_a_wide_batch_is_one_step_of_cooling() -> None:
+    cache = NativeCache([0], 4, [2], "hotness")
+    choose(cache, 0, 8)
+    cache.tick(300)  # 8 becomes 4, not 0
+    choose(cache, 1, 3)
+    cache.select(0, [2])
+    assert cache.find(0, 1) == -1
+
+
+def test_lfru_prefers_the_recent_among_the_equally_hot() -> None:
+    cache = NativeCache([0], 4, [2], "lfru")
+    choose(cache, 0, 1)
+    cache.tick(1)
+    choose(cache, 1, 1)
+    cache.tick(1)
+    cache.select(0, [2])
+    assert cache.find(0, 0) == -1
 
 
 @pytest.mark.parametrize(
