@@ -26,10 +26,11 @@ LDLIBS  := -lm -pthread
 # Instruction sets that the loops over quantised blocks are compiled for once more: same sources, same bits, other
 # flags. quant.c chooses among them at run time.
 ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | grep __x86_64__),)
-SETS    := avx2 avx512
+SETS    := avx2 avx512 avx512vnni
 endif
 FLAGS_avx2   := -mavx2
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
+FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
 SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c)

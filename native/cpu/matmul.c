@@ -1,8 +1,10 @@
 /* matmul.c - a matrix, or one per group, times rows of activations.
  *
- * Each row of weights is read from memory once per call: it is taken, a tile of rows at a time, against all
- * rows of activations. In the default mode these are encoded to 8 bits first; in the exact mode the weights
- * are decoded. */
+ * Rows of weights are taken a tile at a time against all rows of activations, as many of these at once as stay in a
+ * core's cache. In the default mode activations are encoded to 8 bits first; in the exact mode weights are
+ * decoded. */
+#include <string.h>
+
 #include "cpu.h"
 
 struct job {
@@ -34,28 +36,45 @@ static void encode_rows(void *context, size_t begin, size_t end, uint32_t thread
     for (size_t i = begin; i < end; i++) {
         const struct glm52_linear_input input = group_input(job, i % job->args->group_count);
         const size_t row = i / job->args->group_count;
-        glm52_linear_encode(&job->linear, &input, row, row + 1);
+        glm52_linear_encode(&job->linear, &input, row, row + 1, job->args->row_count > 1);
     }
 }
 
-/* An index is a row of weights: row index % out_count of group index / out_count. */
-static void multiply_rows(void *context, size_t begin, size_t end, uint32_t thread) {
-    const struct job *job = context;
+/* An index is a row of weights: row index % out_count of group index / out_count. Rows of activations: first
+ * .. last - 1. */
+static void multiply_block(const struct job *job, size_t begin, size_t end, size_t first, size_t last,
+                           uint8_t *space) {
     const glm52_matmul_args *args = job->args;
     const size_t tile_rows = glm52_linear_tile_rows(&job->linear);
-    uint8_t *space = job->space + thread * job->space_bytes;
     for (size_t i = begin; i < end;) {
         const size_t group = i / args->out_count, column = i % args->out_count;
         size_t count = end - i < args->out_count - column ? end - i : args->out_count - column;
         if (count > tile_rows) count = tile_rows;
-        const struct glm52_linear_tile tile =
-            glm52_linear_load(&job->linear, job->weights + i * job->linear.row_bytes, count, space);
+        const struct glm52_linear_tile tile = glm52_linear_load(
+            &job->linear, job->weights + i * job->linear.row_bytes, count, args->row_count, space);
         const struct glm52_linear_input input = group_input(job, group);
         float *out = job->out + group * args->out_group_stride + column;
-        for (size_t r = 0; r < args->row_count; r++) {
-            glm52_linear_multiply(&job->linear, &tile, &input, r, out + r * args->out_row_stride);
+        for (size_t r = first; r < last; r += GLM52_LINEAR_ROWS_MAX) {
+            size_t rows[GLM52_LINEAR_ROWS_MAX], row_count = 0;
+            float y[GLM52_LINEAR_ROWS_MAX * GLM52_LINEAR_TILE_MAX];
+            for (; row_count < GLM52_LINEAR_ROWS_MAX && r + row_count < last; row_count++) {
+                rows[row_count] = r + row_count;
+            }
+            glm52_linear_multiply(&job->linear, &tile, &input, rows, row_count, y);
+            for (size_t k = 0; k < row_count; k++) {
+                memcpy(out + rows[k] * args->out_row_stride, y + k * GLM52_LINEAR_TILE_MAX, count * sizeof(float));
+            }
         }
         i += count;
+    }
+}
+
+static void multiply_rows(void *context, size_t begin, size_t end, uint32_t thread) {
+    const struct job *job = context;
+    const size_t row_count = job->args->row_count, block_rows = glm52_linear_block_rows(&job->linear);
+    for (size_t first = 0; first < row_count; first += block_rows) {
+        const size_t last = row_count - first < block_rows ? row_count : first + block_rows;
+        multiply_block(job, begin, end, first, last, job->space + thread * job->space_bytes);
     }
 }
 

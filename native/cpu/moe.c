@@ -101,13 +101,27 @@ static void group_by_expert(struct job *job, const int32_t *ids, const float *we
 static void encode_x(void *context, size_t begin, size_t end, uint32_t thread) {
     (void)thread;
     const struct job *job = context;
-    glm52_linear_encode(&job->gate, &job->x_input, begin, end);
+    const struct glm52_linear *linear = job->gate.is_q8 ? &job->gate : &job->up;   /* encoded the same for both */
+    glm52_linear_encode(linear, &job->x_input, begin, end, job->args->row_count > 1);
 }
 
 static void encode_h(void *context, size_t begin, size_t end, uint32_t thread) {
     (void)thread;
     const struct job *job = context;
-    glm52_linear_encode(&job->down, &job->h_input, begin, end);
+    glm52_linear_encode(&job->down, &job->h_input, begin, end, job->args->row_count > 1);
+}
+
+/* Rows of activations that an expert's weights meet. A row that names an expert twice is still a single row, and
+ * encoded as one. */
+static size_t uses_of(const struct job *job, const struct chosen *chosen) {
+    return job->args->row_count > 1 ? chosen->end - chosen->first : 1;
+}
+
+/* Rows of x of some entries from e on, end at most. */
+static size_t rows_of_entries(const struct job *job, size_t e, size_t end, size_t *rows) {
+    size_t count = 0;
+    for (; count < GLM52_LINEAR_ROWS_MAX && e + count < end; count++) rows[count] = job->entries[e + count].row;
+    return count;
 }
 
 /* An index is a row of gate and up: row index % ff_count of chosen expert index / ff_count. */
@@ -123,17 +137,36 @@ static void expand(void *context, size_t begin, size_t end, uint32_t thread) {
         const size_t f = i % ff_count;
         size_t count = end - i < ff_count - f ? end - i : ff_count - f;
         if (count > tile_rows) count = tile_rows;
+        const size_t uses = uses_of(job, chosen);
         const struct glm52_linear_tile gate = glm52_linear_load(
-            &job->gate, (const uint8_t *)expert->gate + f * job->gate.row_bytes, count, space);
+            &job->gate, (const uint8_t *)expert->gate + f * job->gate.row_bytes, count, uses, space);
         const struct glm52_linear_tile up = glm52_linear_load(
-            &job->up, (const uint8_t *)expert->up + f * job->up.row_bytes, count, space + job->gate_space);
-        for (size_t e = chosen->first; e < chosen->end; e++) {
-            float g[GLM52_LINEAR_TILE_MAX], u[GLM52_LINEAR_TILE_MAX];
-            glm52_linear_multiply(&job->gate, &gate, &job->x_input, job->entries[e].row, g);
-            glm52_linear_multiply(&job->up, &up, &job->x_input, job->entries[e].row, u);
-            glm52_row_swiglu(job->h + e * ff_count + f, g, u, count);
+            &job->up, (const uint8_t *)expert->up + f * job->up.row_bytes, count, uses, space + job->gate_space);
+        for (size_t e = chosen->first; e < chosen->end; e += GLM52_LINEAR_ROWS_MAX) {
+            float g[GLM52_LINEAR_ROWS_MAX * GLM52_LINEAR_TILE_MAX], u[GLM52_LINEAR_ROWS_MAX * GLM52_LINEAR_TILE_MAX];
+            size_t rows[GLM52_LINEAR_ROWS_MAX];
+            const size_t row_count = rows_of_entries(job, e, chosen->end, rows);
+            glm52_linear_multiply(&job->gate, &gate, &job->x_input, rows, row_count, g);
+            glm52_linear_multiply(&job->up, &up, &job->x_input, rows, row_count, u);
+            for (size_t r = 0; r < row_count; r++) {
+                const size_t at = r * GLM52_LINEAR_TILE_MAX;
+                glm52_row_swiglu(job->h + (e + r) * ff_count + f, g + at, u + at, count);
+            }
         }
         i += count;
+    }
+}
+
+/* Adds to out, from column c on, what some entries from e on, end at most, get from a tile of down. */
+static void add_products(const struct job *job, const struct glm52_linear_tile *tile, size_t e, size_t end, size_t c) {
+    float y[GLM52_LINEAR_ROWS_MAX * GLM52_LINEAR_TILE_MAX];
+    size_t entries[GLM52_LINEAR_ROWS_MAX], count = 0;
+    for (; count < GLM52_LINEAR_ROWS_MAX && e + count < end; count++) entries[count] = e + count;
+    glm52_linear_multiply(&job->down, tile, &job->h_input, entries, count, y);
+    for (size_t k = 0; k < count; k++) {
+        const struct entry *entry = &job->entries[e + k];
+        float *out = job->out + (size_t)entry->row * job->args->out_stride + c;
+        for (size_t t = 0; t < tile->count; t++) out[t] += entry->weight * y[k * GLM52_LINEAR_TILE_MAX + t];
     }
 }
 
@@ -148,12 +181,10 @@ static void contract(void *context, size_t begin, size_t end, uint32_t thread) {
         for (size_t c = begin; c < end; c += tile_rows) {
             const size_t count = end - c < tile_rows ? end - c : tile_rows;
             const struct glm52_linear_tile tile =
-                glm52_linear_load(&job->down, weights + c * job->down.row_bytes, count, space);
-            for (size_t e = chosen->first; e < chosen->end; e++) {
-                float y[GLM52_LINEAR_TILE_MAX];
-                float *out = job->out + (size_t)job->entries[e].row * job->args->out_stride + c;
-                glm52_linear_multiply(&job->down, &tile, &job->h_input, e, y);
-                for (size_t t = 0; t < tile.count; t++) out[t] += job->entries[e].weight * y[t];
+                glm52_linear_load(&job->down, weights + c * job->down.row_bytes, count, uses_of(job, chosen),
+                                  space);
+            for (size_t e = chosen->first; e < chosen->end; e += GLM52_LINEAR_ROWS_MAX) {
+                add_products(job, &tile, e, chosen->end, c);
             }
         }
     }

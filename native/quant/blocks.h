@@ -30,9 +30,9 @@
 #define GLM52_IN_SET(name) GLM52_JOIN(name, GLM52_SET)
 
 /* A format's row of the table. */
-#define GLM52_DEFINE_FORMAT(name, type, block_size, block_bytes, decode, dot_q8)        \
-    const struct glm52_quant GLM52_IN_SET(glm52_quant_##name) = {                   \
-        #name, type, block_size, block_bytes, decode, dot_q8                            \
+#define GLM52_DEFINE_FORMAT(name, type, block_size, block_bytes, decode, ...)   \
+    const struct glm52_quant GLM52_IN_SET(glm52_quant_##name) = {               \
+        #name, type, block_size, block_bytes, decode, __VA_ARGS__               \
     }
 
 /* For loops that take what differs between formats as a function. */
@@ -168,14 +168,16 @@ ALWAYS_INLINE float dot_supers(unpack_super *unpack, size_t bytes, int factors, 
     return sum_lanes(lane);
 }
 
-/* A format of such super-blocks. */
-#define GLM52_DEFINE_SUPER(name, type, bytes, factors, unpack)                                      \
+/* A format of such super-blocks, its codes of magnitude code_max at most. Needs panel.h. */
+#define GLM52_DEFINE_SUPER(name, type, bytes, factors, code_max, unpack)                            \
     static void decode_##name(const void *blocks, float *out, size_t count) {                       \
         decode_supers(unpack, bytes, factors, blocks, out, count);                                  \
     }                                                                                               \
     static float dot_##name(const void *blocks, const struct glm52_q8 *row, size_t count) {         \
         return dot_supers(unpack, bytes, factors, blocks, row, count);                              \
     }                                                                                               \
-    GLM52_DEFINE_FORMAT(name, type, SUPER, bytes, decode_##name, dot_##name)
+    PANEL_OF_SUPER(name, unpack)                                                                    \
+    PANEL_FUNCTIONS(name, group_##name, bytes, {factors, false, code_max})                          \
+    GLM52_DEFINE_FORMAT(name, type, SUPER, bytes, decode_##name, dot_##name, PANEL_OF(name))
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef GLM52_FOUR_BIT_VALUES_H
 #define GLM52_FOUR_BIT_VALUES_H
 
-#include "blocks.h"
+#include "panel.h"
 #include "quant_tables.h"
 
 /* code [32 * blocks]: the low nibbles' values of 16 bytes, then the high ones'. Blocks lie stride bytes apart. */
@@ -56,6 +56,13 @@ ALWAYS_INLINE float dot_values(const int8_t (*pairs)[2], load_factor *factor, si
         }
     }
     return sum_lanes(lane);
+}
+
+ALWAYS_INLINE void unpack_values(const int8_t (*pairs)[2], load_factor *factor, size_t header, const uint8_t *block,
+                                 int blocks, struct unpacked *out) {
+    const size_t bytes = header + 16;
+    look_up(pairs, block + header, bytes, blocks, out->code);
+    for (int b = 0; b < blocks; b++) out->d[b] = factor(block + (size_t)b * bytes);
 }
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef GLM52_GRIDS_H
 #define GLM52_GRIDS_H
 
-#include "blocks.h"
+#include "panel.h"
 #include "quant_tables.h"
 
 /* Masks of 8 signs, 0 or -1 each: from 7 bits, where the eighth makes their number even, and from 8. */

@@ -46,5 +46,5 @@ static inline float unpack_iq1_m(const uint8_t *block, int16_t *code, int8_t *fa
     return f16_to_f32((uint16_t)half) * 0.125f;
 }
 
-GLM52_DEFINE_SUPER(IQ1_S, 19, 50, 8, unpack_iq1_s);
-GLM52_DEFINE_SUPER(IQ1_M, 29, 56, 16, unpack_iq1_m);
+GLM52_DEFINE_SUPER(IQ1_S, 19, 50, 8, 9, unpack_iq1_s);
+GLM52_DEFINE_SUPER(IQ1_M, 29, 56, 16, 9, unpack_iq1_m);

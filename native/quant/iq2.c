@@ -49,6 +49,6 @@ static inline float unpack_iq2_s(const uint8_t *block, int16_t *code, int8_t *fa
     return load_f16(block) * 0.125f;
 }
 
-GLM52_DEFINE_SUPER(IQ2_XXS, 16, 66, 8, unpack_iq2_xxs);
-GLM52_DEFINE_SUPER(IQ2_XS, 17, 74, 16, unpack_iq2_xs);
-GLM52_DEFINE_SUPER(IQ2_S, 22, 82, 16, unpack_iq2_s);
+GLM52_DEFINE_SUPER(IQ2_XXS, 16, 66, 8, 43, unpack_iq2_xxs);
+GLM52_DEFINE_SUPER(IQ2_XS, 17, 74, 16, 43, unpack_iq2_xs);
+GLM52_DEFINE_SUPER(IQ2_S, 22, 82, 16, 43, unpack_iq2_s);

@@ -34,5 +34,5 @@ static inline float unpack_iq3_s(const uint8_t *block, int16_t *code, int8_t *fa
     return load_f16(block);
 }
 
-GLM52_DEFINE_SUPER(IQ3_XXS, 18, 98, 8, unpack_iq3_xxs);
-GLM52_DEFINE_SUPER(IQ3_S, 21, 110, 8, unpack_iq3_s);
+GLM52_DEFINE_SUPER(IQ3_XXS, 18, 98, 8, 62, unpack_iq3_xxs);
+GLM52_DEFINE_SUPER(IQ3_S, 21, 110, 8, 15, unpack_iq3_s);

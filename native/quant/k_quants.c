@@ -11,7 +11,7 @@
  *     Q2_K 15 * 3 * 127 * 32 = 182,880     Q3_K 32 * 4 * 127 * 32 = 520,192     Q4_K 63 * 15 * 127 * 32 = 3,840,480
  *     Q5_K 63 * 31 * 127 * 32 = 7,936,992  Q6_K 128 * 32 * 127 * 32 = 16,646,144, and |k| <= 63 * 127 * 32 = 256,032
  * all below 2^24; and |f * code| <= 4,096, which is an int16. */
-#include "blocks.h"
+#include "panel.h"
 
 /* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
 static inline void codes_2_bits(const uint8_t *in, int16_t *code) {
@@ -104,8 +104,8 @@ static inline float unpack_q6_k(const uint8_t *block, int16_t *code, int8_t *fac
     return load_f16(block + 208);
 }
 
-GLM52_DEFINE_SUPER(Q3_K, 11, 110, 16, unpack_q3_k);
-GLM52_DEFINE_SUPER(Q6_K, 14, 210, 16, unpack_q6_k);
+GLM52_DEFINE_SUPER(Q3_K, 11, 110, 16, 4, unpack_q3_k);
+GLM52_DEFINE_SUPER(Q6_K, 14, 210, 16, 32, unpack_q6_k);
 
 /* ---- Q2_K, Q4_K and Q5_K ---- */
 
@@ -212,6 +212,45 @@ static float dot_q5_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     return dot_by_32(unpack_q5_k, 176, blocks, row, count);
 }
 
-GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k);
-GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k);
-GLM52_DEFINE_FORMAT(Q5_K, 13, SUPER, 176, decode_q5_k, dot_q5_k);
+/* ---- the same for many rows ---- */
+
+static inline void set_floats(float d, float m, struct unpacked *out) {
+    for (int b = 0; b < 8; b++) {
+        out->d[b] = d;
+        out->m[b] = -m;
+    }
+}
+
+static inline void group_q2_k(const uint8_t *block, int blocks, struct unpacked *out) {
+    (void)blocks;
+    codes_2_bits(block + 16, out->code);
+    factors_q2_k(block, out->f, out->g);
+    set_floats(load_f16(block + 80), load_f16(block + 82), out);
+}
+
+/* g of 32 values is that of both their halves. */
+ALWAYS_INLINE void group_by_32(unpack_codes *unpack, const uint8_t *block, struct unpacked *out) {
+    int8_t g[8];
+    unpack(block, out->code);
+    factors_q4_k(block + 4, out->f, g);
+    for (int b = 0; b < 8; b++) out->g[2 * b] = out->g[2 * b + 1] = g[b];
+    set_floats(load_f16(block), load_f16(block + 2), out);
+}
+
+static inline void group_q4_k(const uint8_t *block, int blocks, struct unpacked *out) {
+    (void)blocks;
+    group_by_32(unpack_q4_k, block, out);
+}
+
+static inline void group_q5_k(const uint8_t *block, int blocks, struct unpacked *out) {
+    (void)blocks;
+    group_by_32(unpack_q5_k, block, out);
+}
+
+PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3})
+PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15})
+PANEL_FUNCTIONS(q5_k, group_q5_k, 176, {8, true, 31})
+
+GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_OF(q2_k));
+GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_OF(q4_k));
+GLM52_DEFINE_FORMAT(Q5_K, 13, SUPER, 176, decode_q5_k, dot_q5_k, PANEL_OF(q5_k));

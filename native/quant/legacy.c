@@ -7,7 +7,7 @@
  *     Q8_0  d 2, codes 32              d code
  *
  * Integers of dot_q8: |n| <= 32 * 128 * 127 = 520,192 and |k| <= 32 * 127 = 4,064. */
-#include "blocks.h"
+#include "panel.h"
 
 /* code [32]: low nibbles, then high ones */
 static inline void nibbles(const uint8_t *in, int16_t offset, int16_t *code) {
@@ -77,17 +77,31 @@ ALWAYS_INLINE float dot_32s(unpack_32 *unpack, size_t bytes, bool has_minimum, c
     return sum_lanes(lane);
 }
 
-#define DEFINE(name, type, bytes, has_minimum, unpack)                                              \
+ALWAYS_INLINE void unpack_32s(unpack_32 *unpack, size_t bytes, bool has_minimum, const uint8_t *block, int blocks,
+                              struct unpacked *out) {
+    for (int b = 0; b < blocks; b++, block += bytes) {
+        unpack(block, out->code + 32 * b);
+        out->d[b] = load_f16(block);
+        if (has_minimum) out->m[b] = load_f16(block + 2);
+    }
+    if (has_minimum) memset(out->g, 1, sizeof(out->g));
+}
+
+#define DEFINE(name, type, bytes, has_minimum, code_max, unpack)                                    \
     static void decode_##name(const void *blocks, float *out, size_t count) {                       \
         decode_32s(unpack, bytes, has_minimum, blocks, out, count);                                 \
     }                                                                                               \
     static float dot_##name(const void *blocks, const struct glm52_q8 *row, size_t count) {         \
         return dot_32s(unpack, bytes, has_minimum, blocks, row, count);                             \
     }                                                                                               \
-    GLM52_DEFINE_FORMAT(name, type, 32, bytes, decode_##name, dot_##name)
+    static inline void group_##name(const uint8_t *block, int blocks, struct unpacked *out) {       \
+        unpack_32s(unpack, bytes, has_minimum, block, blocks, out);                                 \
+    }                                                                                               \
+    PANEL_FUNCTIONS(name, group_##name, (size_t)8 * bytes, {0, has_minimum, code_max})              \
+    GLM52_DEFINE_FORMAT(name, type, 32, bytes, decode_##name, dot_##name, PANEL_OF(name))
 
-DEFINE(Q4_0, 2, 18, false, unpack_q4_0);
-DEFINE(Q4_1, 3, 20, true, unpack_q4_1);
-DEFINE(Q5_0, 6, 22, false, unpack_q5_0);
-DEFINE(Q5_1, 7, 24, true, unpack_q5_1);
-DEFINE(Q8_0, 8, 34, false, unpack_q8_0);
+DEFINE(Q4_0, 2, 18, false, 8, unpack_q4_0);
+DEFINE(Q4_1, 3, 20, true, 15, unpack_q4_1);
+DEFINE(Q5_0, 6, 22, false, 16, unpack_q5_0);
+DEFINE(Q5_1, 7, 24, true, 31, unpack_q5_1);
+DEFINE(Q8_0, 8, 34, false, 128, unpack_q8_0);

@@ -18,4 +18,9 @@ static float dot_mxfp4(const void *blocks, const struct glm52_q8 *row, size_t co
     return dot_values(glm52_pairs_mxfp4, half_power, 1, blocks, row, count);
 }
 
-GLM52_DEFINE_FORMAT(MXFP4, 39, 32, 17, decode_mxfp4, dot_mxfp4);
+static inline void group_mxfp4(const uint8_t *block, int blocks, struct unpacked *out) {
+    unpack_values(glm52_pairs_mxfp4, half_power, 1, block, blocks, out);
+}
+
+PANEL_FUNCTIONS(mxfp4, group_mxfp4, 8 * 17, {0, false, 12})
+GLM52_DEFINE_FORMAT(MXFP4, 39, 32, 17, decode_mxfp4, dot_mxfp4, PANEL_OF(mxfp4));

@@ -14,9 +14,12 @@ extern const struct glm52_quant_set glm52_quant_set_avx2;
 #ifdef GLM52_HAVE_avx512
 extern const struct glm52_quant_set glm52_quant_set_avx512;
 #endif
+#ifdef GLM52_HAVE_avx512vnni
+extern const struct glm52_quant_set glm52_quant_set_avx512vnni;
+#endif
 
 const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
-    const struct glm52_quant_set *usable[4] = {&glm52_quant_set_portable};
+    const struct glm52_quant_set *usable[5] = {&glm52_quant_set_portable};
     uint32_t count = 1;
 #ifdef GLM52_HAVE_avx2
     if (__builtin_cpu_supports("avx2")) usable[count++] = &glm52_quant_set_avx2;
@@ -25,6 +28,9 @@ const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
         && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         usable[count++] = &glm52_quant_set_avx512;
+#ifdef GLM52_HAVE_avx512vnni
+        if (__builtin_cpu_supports("avx512vnni")) usable[count++] = &glm52_quant_set_avx512vnni;
+#endif
     }
 #endif
     return index < count ? usable[index] : NULL;
@@ -44,8 +50,17 @@ float glm52_dot_f32(const float *a, const float *b, size_t count) {
     return set_in_use()->dot_f32(a, b, count);
 }
 
+void glm52_dot_f32_tile(const float *const *a, size_t a_count, const float *const *b, size_t b_count, size_t count,
+                        float *y, size_t y_stride) {
+    set_in_use()->dot_f32_tile(a, a_count, b, b_count, count, y, y_stride);
+}
+
 void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row) {
     set_in_use()->q8_encode(x, count, row);
+}
+
+void glm52_q8_deal(size_t count, struct glm52_q8 row) {
+    set_in_use()->q8_deal(count, row);
 }
 
 /* ---- the table ---- */
@@ -73,21 +88,23 @@ const char *glm52_quant_names(void) {
     return names + 2;
 }
 
-/* ---- rows of 8-bit activations: q, then scale, then sum, each from a cache line's start ---- */
+/* ---- rows of 8-bit activations: q, scale, sum, dealt, each from a cache line's start ---- */
 
 static size_t whole_lines(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
 size_t glm52_q8_bytes(size_t count) {
-    return whole_lines(count) + whole_lines(count / 32 * sizeof(float)) + whole_lines(count / 16 * sizeof(int16_t));
+    return whole_lines(count) + whole_lines(count / 32 * sizeof(float)) + whole_lines(count / 16 * sizeof(int16_t))
+           + (count + SUPER - 1) / SUPER * SUPER;
 }
 
 struct glm52_q8 glm52_q8_at(void *memory, size_t count) {
     uint8_t *q = memory;
     uint8_t *scale = q + whole_lines(count);
     uint8_t *sum = scale + whole_lines(count / 32 * sizeof(float));
-    return (struct glm52_q8){(int8_t *)q, (float *)(void *)scale, (int16_t *)(void *)sum};
+    uint8_t *dealt = sum + whole_lines(count / 16 * sizeof(int16_t));
+    return (struct glm52_q8){(int8_t *)q, (float *)(void *)scale, (int16_t *)(void *)sum, dealt};
 }
 
 /* ---- single numbers ---- */

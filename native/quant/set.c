@@ -13,6 +13,74 @@ static float dot_f32(const float *a, const float *b, size_t count) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* ---- many products: a tile of them at a time, each with 16 partial sums, so that a load serves several ---- */
+
+typedef float sums16 __attribute__((vector_size(64)));
+
+#if defined(__AVX512F__)
+#define TILE_A 4
+#define TILE_B 4
+#elif defined(__AVX2__) || defined(__aarch64__)
+#define TILE_A 2
+#define TILE_B 2
+#else
+#define TILE_A 1
+#define TILE_B 2
+#endif
+
+static inline float sum_of(const sums16 *sums) {
+    float s[16];
+    memcpy(s, sums, sizeof(s));
+    for (int j = 0; j < 8; j++) s[j] += s[j + 8];
+    for (int j = 0; j < 4; j++) s[j] += s[j + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+/* Adds products of up to 16 columns. Behind a row's end are zeros, which add +0 or -0 to a sum: sums start as +0, so
+ * no bit changes. */
+ALWAYS_INLINE void add_columns(const float *const *a, int a_count, const float *const *b, int b_count, size_t at,
+                               size_t columns, sums16 (*s)[TILE_B]) {
+    sums16 x[TILE_A], w = {0};
+    for (int i = 0; i < a_count; i++) {
+        x[i] = (sums16){0};
+        memcpy(&x[i], a[i] + at, columns * sizeof(float));
+    }
+    for (int j = 0; j < b_count; j++) {
+        memcpy(&w, b[j] + at, columns * sizeof(float));
+        for (int i = 0; i < a_count; i++) s[i][j] += x[i] * w;
+    }
+}
+
+ALWAYS_INLINE void dot_tile(const float *const *a, int a_count, const float *const *b, int b_count, size_t count,
+                            float *y, size_t y_stride) {
+    sums16 s[TILE_A][TILE_B] = {0};
+    size_t at = 0;
+    for (; at + 16 <= count; at += 16) add_columns(a, a_count, b, b_count, at, 16, s);
+    if (at < count) add_columns(a, a_count, b, b_count, at, count - at, s);
+    for (int i = 0; i < a_count; i++) {
+        for (int j = 0; j < b_count; j++) y[(size_t)i * y_stride + (size_t)j] = sum_of(&s[i][j]);
+    }
+}
+
+static void dot_f32_tile(const float *const *a, size_t a_count, const float *const *b, size_t b_count, size_t count,
+                         float *y, size_t y_stride) {
+    for (size_t i = 0; i < a_count; i += TILE_A) {
+        for (size_t j = 0; j < b_count; j += TILE_B) {
+            float *out = y + i * y_stride + j;
+            const bool is_whole = a_count - i >= TILE_A && b_count - j >= TILE_B;
+            if (is_whole) {
+                dot_tile(a + i, TILE_A, b + j, TILE_B, count, out, y_stride);
+                continue;
+            }
+            for (size_t k = i; k < a_count && k < i + TILE_A; k++, out += y_stride) {
+                const size_t left = b_count - j;
+                if (left >= TILE_B) dot_tile(a + k, 1, b + j, TILE_B, count, out, y_stride);
+                else for (size_t l = 0; l < left; l++) out[l] = dot_f32(a[k], b[j + l], count);
+            }
+        }
+    }
+}
+
 /* One block of 32. A magnitude's bits order as the magnitudes do, with infinity and NaN on top. */
 static void encode_block(const float *x, int8_t *q, float *scale_out, int16_t *sum) {
     int32_t top = 0;
@@ -44,6 +112,19 @@ static void q8_encode(const float *x, size_t count, struct glm52_q8 row) {
     for (size_t b = 0; b < count / 32; b++) {
         encode_block(x + 32 * b, row.q + 32 * b, row.scale + b, row.sum + 2 * b);
     }
+    for (size_t b = count / 32; b % (SUPER / 32) != 0; b++) row.scale[b] = 0, row.sum[2 * b] = row.sum[2 * b + 1] = 0;
+}
+
+/* Value 4 t + i of block b of a group of 256 goes to place 32 t + 4 b + i (panel.h). */
+static void q8_deal(size_t count, struct glm52_q8 row) {
+    for (size_t at = 0; at < count; at += SUPER) {
+        int8_t group[SUPER] = {0};
+        memcpy(group, row.q + at, count - at < SUPER ? count - at : SUPER);
+        for (int t = 0; t < 8; t++) {
+            for (int b = 0; b < 8; b++) memcpy(row.dealt + at + 32 * t + 4 * b, group + 32 * b + 4 * t, 4);
+        }
+        for (int i = 0; i < SUPER; i++) row.dealt[at + i] ^= 0x80;
+    }
 }
 
 #define GLM52_FORMAT(name) extern const struct glm52_quant GLM52_IN_SET(glm52_quant_##name);
@@ -60,5 +141,5 @@ static const struct glm52_quant *const formats[] = {
 #define QUOTE_(text) #text
 #define QUOTE(text) QUOTE_(text)
 const struct glm52_quant_set GLM52_IN_SET(glm52_quant_set) = {
-    QUOTE(GLM52_SET), formats, dot_f32, q8_encode
+    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, q8_encode, q8_deal
 };

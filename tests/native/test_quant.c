@@ -77,7 +77,7 @@ static void draw_blocks(const struct glm52_quant *format, const struct layout *l
 
 /* Memory of a row and the row in it. */
 struct activations {
-    _Alignas(64) uint8_t memory[VALUES_MAX * 2];
+    _Alignas(64) uint8_t memory[VALUES_MAX * 3];
     struct glm52_q8 row;
 };
 
@@ -106,6 +106,7 @@ void test_every_format_is_found_by_its_number(void) {
         CHECK(count == 0 || format->type > last);
         CHECK(strstr(glm52_quant_names(), format->name) != NULL);
         CHECK((format->dot_q8 == NULL) == (format->block_size == 1));
+        CHECK((format->pack == NULL) == (format->multiply == NULL) && (format->dot_q8 || !format->pack));
         CHECK(format->decode != NULL);
         last = format->type;
     }
@@ -241,7 +242,8 @@ void test_q8_rows_lie_apart_and_aligned(void) {
         CHECK((uint8_t *)row.q == memory);
         CHECK((scale - memory) % 64 == 0 && scale >= memory + count);
         CHECK((sum - memory) % 64 == 0 && sum >= scale + count / 32 * sizeof(float));
-        CHECK(memory + glm52_q8_bytes(count) >= sum + count / 16 * sizeof(int16_t));
+        CHECK((row.dealt - memory) % 64 == 0 && row.dealt >= sum + count / 16 * sizeof(int16_t));
+        CHECK(memory + glm52_q8_bytes(count) >= row.dealt + (count + 255) / 256 * 256);
         CHECK(glm52_q8_bytes(count) % 64 == 0 && glm52_q8_bytes(count) <= sizeof(memory));
     }
 }
@@ -534,6 +536,81 @@ static void compare_formats(const struct glm52_quant_set *set, size_t blocks) {
         }
         if (!agree) say(set, b, count);
         CHECK(agree);
+    }
+}
+
+/* Rows of activations as glm52_q8_encode makes them, some with scales that are no numbers. */
+static void draw_dealt_rows(const struct glm52_quant_set *set, size_t count, struct activations *rows,
+                            struct glm52_q8 *q8) {
+    static float x[VALUES_MAX];
+    for (size_t r = 0; r < GLM52_PANEL_ROWS; r++) {
+        for (size_t i = 0; i < count; i++) x[i] = r == 3 ? (draw() % 2 ? 1 : -1) : draw_float();
+        memset(rows[r].memory, 0xAA, sizeof(rows[r].memory));
+        q8[r] = rows[r].row = glm52_q8_at(rows[r].memory, count);
+        set->q8_encode(x, count, q8[r]);
+        set->q8_deal(count, q8[r]);
+        q8[r].scale[draw() % (count / 32)] = r == 2 ? float_of(draw()) : 0.5f;
+    }
+}
+
+/* Panels of 1 .. 4 rows of weights, 1 .. 4 rows of activations, every length: whole groups of 256 and parts. */
+static void compare_panels(const struct glm52_quant_set *set, size_t blocks, bool extreme) {
+    static struct activations rows[GLM52_PANEL_ROWS];
+    static uint8_t weights[GLM52_PANEL_ROWS * BYTES_MAX];
+    static _Alignas(64) uint8_t panel[BLOCKS_MAX * GLM52_PANEL_GROUP_BYTES];
+    struct glm52_q8 q8[GLM52_PANEL_ROWS];
+    const struct glm52_quant_set *portable = glm52_quant_set_at(0);
+    for (size_t f = 0; portable->formats[f]; f++) {
+        const struct glm52_quant *a = portable->formats[f], *b = set->formats[f];
+        if (b->pack == NULL) continue;
+        const size_t count = blocks * a->block_size, row_bytes = blocks * a->block_bytes;
+        const size_t weight_rows = 1 + draw() % GLM52_PANEL_ROWS, row_count = 1 + draw() % GLM52_PANEL_ROWS;
+        const uint8_t fill = (uint8_t)(draw() % 2 ? 0x80 : 0xFF);
+        for (size_t i = 0; i < weight_rows * row_bytes; i++) weights[i] = extreme ? fill : (uint8_t)(draw() >> 24);
+        draw_dealt_rows(set, count, rows, q8);
+        memset(panel, 0xFF, sizeof(panel));
+        float y[GLM52_PANEL_ROWS * GLM52_PANEL_ROWS];
+        b->pack(weights, row_bytes, weight_rows, count, panel);
+        b->multiply(panel, q8, row_count, count, y);
+        for (size_t k = 0; k < row_count * GLM52_PANEL_ROWS; k++) {
+            const size_t i = k % GLM52_PANEL_ROWS, r = k / GLM52_PANEL_ROWS;
+            if (i >= weight_rows) continue;
+            const bool agree = same(y[k], a->dot_q8(weights + i * row_bytes, &q8[r], count));
+            if (!agree) say(set, b, count);
+            CHECK(agree);
+        }
+    }
+}
+
+/* y[i * stride + j] of glm52_dot_f32_tile is dot_f32 of the two rows, and nothing else is written. */
+static void compare_tiles(const struct glm52_quant_set *set) {
+    enum { STRIDE = 11 };
+    static float x[16][700];
+    const float *a[7], *b[9];
+    const size_t a_count = 1 + draw() % 7, b_count = 1 + draw() % 9, count = 1 + draw() % 690;
+    for (size_t i = 0; i < 16; i++) {
+        for (size_t j = 0; j < 700; j++) x[i][j] = i == 3 ? float_of(draw()) : draw_float();
+    }
+    for (size_t i = 0; i < 7; i++) a[i] = x[i] + draw() % 10;
+    for (size_t j = 0; j < 9; j++) b[j] = x[7 + j] + draw() % 10;
+    float y[7 * STRIDE];
+    for (size_t i = 0; i < 7 * STRIDE; i++) y[i] = 7;
+    set->dot_f32_tile(a, a_count, b, b_count, count, y, STRIDE);
+    for (size_t i = 0; i < 7; i++) {
+        for (size_t j = 0; j < STRIDE; j++) {
+            const bool is_asked = i < a_count && j < b_count;
+            CHECK(same(y[i * STRIDE + j], is_asked ? glm52_quant_set_at(0)->dot_f32(a[i], b[j], count) : 7));
+        }
+    }
+}
+
+void test_many_rows_at_once_give_the_bits_of_single_ones(void) {
+    for (uint32_t s = 0; glm52_quant_set_at(s); s++) {
+        state = 8;
+        for (size_t round = 0; round < 72 && !check_failed; round++) {
+            compare_panels(glm52_quant_set_at(s), 1 + round % BLOCKS_MAX, round % 8 == 7);
+            compare_tiles(glm52_quant_set_at(s));
+        }
     }
 }
 
