@@ -111,7 +111,8 @@ $(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
 
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
 
-HEADERS := native/include/glm52.h native/include/glm52_ops.h native/include/glm52_stream.h
+HEADERS := native/include/glm52.h native/include/glm52_ops.h native/include/glm52_session.h \
+           native/include/glm52_stream.h
 
 ext: $(EXT)
 

@@ -386,8 +386,8 @@ def test_observations_are_copies_of_the_right_shape(engine: rt.Engine, micro: rt
 
 
 class Conversation(RuleBasedStateMachine):
-    """An engine under any order of calls, beside the list of tokens it should hold: what it says of them must be
-    bit for bit what a new engine says that was fed them at once."""
+    """An engine under any order of calls, beside the lists of tokens that it and its parked conversations should hold:
+    what it says of them must be bit for bit what a new engine says that was fed them at once."""
 
     model: rt.Model
     known: dict[tuple[int, ...], bytes] = {}
@@ -398,6 +398,7 @@ class Conversation(RuleBasedStateMachine):
         self.engine = rt.Engine(self.model, context=CONTEXT, chunk_rows=4, **self.options)
         self.held: list[int] = []
         self.has_logits = False
+        self.parked: list[tuple[rt.State, list[int], bool]] = []
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -458,11 +459,35 @@ class Conversation(RuleBasedStateMachine):
         self.has_logits = self.has_logits and kept == len(self.held)
         self.held = ids[:kept]
 
+    @precondition(lambda self: len(self.parked) < 3)
+    @rule()
+    def park(self) -> None:
+        self.parked.append((self.engine.park(), self.held, self.has_logits))
+        self.held, self.has_logits = [], False
+
+    @precondition(lambda self: len(self.parked) < 3)
+    @rule()
+    def fork(self) -> None:
+        self.parked.append((self.engine.fork(), list(self.held), self.has_logits))
+
+    @precondition(lambda self: self.parked)
+    @rule(index=st.integers(0, 2), forget=st.booleans())
+    def swap(self, index: int, forget: bool) -> None:
+        index %= len(self.parked)
+        state, held, has_logits = self.parked[index]
+        self.engine.swap(state)
+        assert state.tokens == self.held
+        self.parked[index] = (state, self.held, self.has_logits)
+        self.held, self.has_logits = held, has_logits
+        if forget:
+            self.parked.pop(index)[0].close()
+
     @invariant()
     def equals_a_fresh_run(self) -> None:
         if not hasattr(self, "engine"):
             return
         assert self.engine.tokens == self.held
+        assert all(state.tokens == held for state, held, _ in self.parked)
         if not self.has_logits:
             return
         key = (*self.held, *self.options.values())

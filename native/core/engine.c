@@ -25,6 +25,9 @@ static glm52_status fill_defaults(const glm52_model *model, const glm52_engine_o
         return glm52_fail(GLM52_ERR_ARGUMENT, "chunk_rows %u; at most %d", options.chunk_rows,
                           GLM52_CHUNK_ROWS_MAX);
     }
+    if (options.sessions > GLM52_SESSIONS_MAX) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "sessions %u; at most %d", options.sessions, GLM52_SESSIONS_MAX);
+    }
     if (!(options.latent_epsilon >= 0.0f && options.latent_epsilon <= 1.0f)) {
         return glm52_fail(GLM52_ERR_ARGUMENT, "latent_epsilon %g; it must be between 0 and 1",
                           (double)options.latent_epsilon);
@@ -68,24 +71,20 @@ static void place_experts(struct glm52_engine *engine) {
 
 static glm52_status allocate(struct glm52_engine *engine) {
     const glm52_plan *plan = &engine->plan;
-    const size_t cache_bytes = (size_t)(plan->kv_cache + plan->index_cache);
-    engine->host_memory = aligned_alloc(64, (size_t)plan->host);
+    GLM52_TRY(glm52_conversation_open(engine, &engine->held));
+    engine->host_memory = aligned_alloc(64, glm52_host_lay(engine->model, &engine->options, &engine->host, NULL));
     engine->activation_memory = engine->ops->allocate(engine->backend, (size_t)plan->activations);
-    engine->cache_memory = engine->ops->allocate(engine->backend, cache_bytes);
-    if (engine->host_memory == NULL || engine->activation_memory == NULL || engine->cache_memory == NULL) {
+    if (engine->host_memory == NULL || engine->activation_memory == NULL) {
         return glm52_fail(GLM52_ERR_MEMORY,
-                          "%s: no memory for an engine of context %u: caches %llu, activations %llu, host %llu bytes",
+                          "%s: no memory for an engine of context %u: activations %llu, host %llu bytes",
                           glm52_model_path(engine->model, 0), engine->options.context,
-                          (unsigned long long)cache_bytes, (unsigned long long)plan->activations,
-                          (unsigned long long)plan->host);
+                          (unsigned long long)plan->activations, (unsigned long long)plan->host);
     }
     GLM52_TRY(engine->ops->reserve(engine->backend, (size_t)plan->backend_scratch));
 
-    memset(engine->host_memory, 0, (size_t)plan->host);
-    size_t index_bytes = 0;
-    glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
+    const size_t host_bytes = glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
+    memset(engine->host_memory, 0, host_bytes);
     glm52_activations_lay(engine->model, &engine->options, &engine->act, engine->activation_memory);
-    glm52_caches_lay(engine->model, &engine->options, &engine->host, engine->cache_memory, &index_bytes);
     if (engine->options.streaming == NULL) {
         place_experts(engine);
         return GLM52_OK;
@@ -133,7 +132,7 @@ void glm52_engine_close(glm52_engine *engine) {
     if (engine == NULL) return;
     if (engine->backend != NULL) {
         engine->ops->release(engine->backend, engine->activation_memory);
-        engine->ops->release(engine->backend, engine->cache_memory);
+        glm52_conversation_close(engine, &engine->held);
         engine->ops->close(engine->backend);
     }
     glm52_stream_close(engine->stream);

@@ -47,16 +47,31 @@ struct glm52_activations {
 
 /* What an engine keeps in the host's memory, in one block. */
 struct glm52_host {
-    int32_t *tokens;                /* [context] the conversation */
-    float *logits;                  /* [vocab] of its last token */
+    float *logits;                  /* [vocab] of the conversation's last token */
     float *rope_table;              /* [rows, rope], written to act.rope_table per batch */
     glm52_expert *experts;          /* [layers, experts] where each expert lies */
-    void **kv_cache;                /* [layers] each [context, kv_lora + rope] */
-    void **index_cache;             /* [layers] each [context, index_key], NULL where shared */
     int32_t *observed_ids;          /* the observer's copies: [rows, experts_used], */
     float *observed_weights;        /* [rows, experts_used], */
     int32_t *observed_selected;     /* [rows, selected_stride], */
     float *observed_hidden;         /* [rows, hidden] */
+};
+
+/* What differs between two conversations of one engine. Rows and tokens from position on mean nothing. */
+struct glm52_conversation {
+    void *cache_memory;             /* of the backend */
+    void *host_memory;
+    int32_t *tokens;                /* [context] */
+    void **kv_cache;                /* [layers] each [context, kv_lora + rope] */
+    void **index_cache;             /* [layers] each [context, index_key], NULL where shared */
+    uint32_t position;
+    bool has_logits;                /* there are logits of token position - 1 */
+};
+
+/* A conversation beside the one that its engine holds. */
+struct glm52_session {
+    struct glm52_engine *engine;
+    float *logits;                  /* [vocab] while parked; the engine's are its host.logits */
+    struct glm52_conversation held;
 };
 
 struct glm52_engine {
@@ -72,12 +87,11 @@ struct glm52_engine {
 
     void *activation_memory;
     struct glm52_activations act;
-    void *cache_memory;
     void *host_memory;
     struct glm52_host host;
 
-    uint32_t position;
-    bool has_logits;                /* host.logits are of token position - 1 */
+    struct glm52_conversation held;
+    uint32_t sessions_open;
     glm52_observer *observer;
     void *observer_user;
     glm52_stats stats;
@@ -102,11 +116,20 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
                              struct glm52_activations *act_out, uint8_t *base);
 size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_options *options,
                       struct glm52_host *host_out, uint8_t *base);
-/* host holds the arrays of pointers to fill in, NULL to only count; *index_bytes_out is the indexer's part. */
+/* Tokens and tables of one conversation. */
+size_t glm52_conversation_lay(const struct glm52_model *model, const glm52_engine_options *options,
+                              struct glm52_conversation *held_out, uint8_t *base);
+/* held has the arrays of pointers to fill in, NULL to only count; *index_bytes_out is the indexer's part. */
 size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_options *options,
-                        const struct glm52_host *host, uint8_t *base, size_t *index_bytes_out);
+                        const struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out);
+/* Bytes of a session. */
+uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_options *options);
 uint32_t glm52_plan_score_rows(const glm52_shape *shape, const glm52_engine_options *options);
 uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine_options *options);
+
+/* conversation.c. held_out gets memory for an empty conversation, or stays as it is. Errors: MEMORY. */
+glm52_status glm52_conversation_open(const struct glm52_engine *engine, struct glm52_conversation *held_out);
+void glm52_conversation_close(const struct glm52_engine *engine, struct glm52_conversation *held);
 
 /* forward.c: runs row_count tokens from the engine's position on through the model and leaves the last one's
  * logits in act.logits. Writes cache rows from position on, and nothing else of the engine.

@@ -128,11 +128,11 @@ static void attention(const struct batch *b, const struct glm52_layer *layer, ui
         .row_count = b->rows, .latent = s->kv_lora, .rope_size = s->rope, .position = b->position,
         .kv_type = engine->options.kv_type, .x_stride = s->kv_lora + s->rope,
         .epsilon = engine->options.latent_epsilon};
-    b->ops->kv_store(b->backend, &store, engine->host.kv_cache[number], act->kv_a, layer->kv_a_norm,
+    b->ops->kv_store(b->backend, &store, engine->held.kv_cache[number], act->kv_a, layer->kv_a_norm,
                      act->rope_table);
 
     /* A shared layer attends to what the full layer before it selected. */
-    if (layer->index_full) index_select(b, layer, engine->host.index_cache[number]);
+    if (layer->index_full) index_select(b, layer, engine->held.index_cache[number]);
 
     matmul_heads(b, act->q_latent, act->q, &layer->k_b, s->key_mla);
     const glm52_attention_args args = {
@@ -144,7 +144,7 @@ static void attention(const struct batch *b, const struct glm52_layer *layer, ui
         .out_row_stride = s->heads * s->kv_lora, .out_head_stride = s->kv_lora,
         .scale = 1.0f / sqrtf((float)s->key_mla)};
     b->ops->attention(b->backend, &args, act->o_latent, act->q_latent, act->q + nope,
-                      engine->host.kv_cache[number], act->selected);
+                      engine->held.kv_cache[number], act->selected);
     matmul_heads(b, act->o, act->o_latent, &layer->v_b, s->kv_lora);
     matmul(b, act->y, act->o, &layer->attn_out);
 }
@@ -322,7 +322,7 @@ glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint
     const struct glm52_model *model = engine->model;
     const struct batch b = {.engine = engine, .ops = engine->ops, .backend = engine->backend,
                             .shape = &model->shape, .act = &engine->act, .rows = row_count,
-                            .position = engine->position, .watch = watch};
+                            .position = engine->held.position, .watch = watch};
     write_rope_table(&b);
     b.ops->write(b.backend, b.act->ids, ids, row_count * sizeof(int32_t));
     const glm52_embed_args embed = {.row_count = row_count, .hidden = model->shape.hidden,

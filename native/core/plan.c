@@ -172,12 +172,9 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
     const uint64_t rows = options->chunk_rows;
     size_t at = 0;
     *host_out = (struct glm52_host){
-        .tokens = take(base, &at, options->context, sizeof(int32_t)),
         .logits = take(base, &at, s->vocab, sizeof(float)),
         .rope_table = take(base, &at, rows * s->rope, sizeof(float)),
         .experts = take(base, &at, (uint64_t)s->layers * s->experts, sizeof(glm52_expert)),
-        .kv_cache = take(base, &at, s->layers, sizeof(void *)),
-        .index_cache = take(base, &at, s->layers, sizeof(void *)),
         .observed_ids = take(base, &at, rows * s->experts_used, sizeof(int32_t)),
         .observed_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
         .observed_selected = take(base, &at, rows * glm52_plan_selected_stride(s, options), sizeof(int32_t)),
@@ -186,23 +183,40 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
     return at;
 }
 
+size_t glm52_conversation_lay(const struct glm52_model *model, const glm52_engine_options *options,
+                              struct glm52_conversation *held_out, uint8_t *base) {
+    const glm52_shape *s = &model->shape;
+    size_t at = 0;
+    held_out->tokens = take(base, &at, options->context, sizeof(int32_t));
+    held_out->kv_cache = take(base, &at, s->layers, sizeof(void *));
+    held_out->index_cache = take(base, &at, s->layers, sizeof(void *));
+    return at;
+}
+
 size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_options *options,
-                        const struct glm52_host *host, uint8_t *base, size_t *index_bytes_out) {
+                        const struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out) {
     const glm52_shape *s = &model->shape;
     const size_t element_bytes = options->kv_type == GLM52_KV_F32 ? 4 : 2;
     size_t at = 0;
     for (uint32_t i = 0; i < s->layers; i++) {
         void *rows = take(base, &at, (uint64_t)options->context * (s->kv_lora + s->rope), element_bytes);
-        if (host != NULL) host->kv_cache[i] = rows;
+        if (held != NULL) held->kv_cache[i] = rows;
     }
     const size_t kv_bytes = at;
     for (uint32_t i = 0; i < s->layers; i++) {
         if (!s->index_full[i]) continue;
         void *rows = take(base, &at, (uint64_t)options->context * s->index_key, element_bytes);
-        if (host != NULL) host->index_cache[i] = rows;
+        if (held != NULL) held->index_cache[i] = rows;
     }
     *index_bytes_out = at - kv_bytes;
     return at;
+}
+
+uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_options *options) {
+    struct glm52_conversation held;
+    size_t index_bytes = 0;
+    return glm52_caches_lay(model, options, NULL, NULL, &index_bytes) +
+           glm52_conversation_lay(model, options, &held, NULL) + (uint64_t)model->shape.vocab * sizeof(float);
 }
 
 /* The streaming part: what an automatic cache may take is what the rest leaves of the share of memory that the rules
@@ -211,7 +225,8 @@ static glm52_status plan_streaming(const struct glm52_model *model, const glm52_
                                    glm52_plan *plan, glm52_stream_plan *stream_out) {
     const glm52_stream_options *streaming = options->streaming;
     const uint64_t memory = streaming->memory_bytes > 0 ? streaming->memory_bytes : glm52_machine_memory();
-    const uint64_t rest = plan->kv_cache + plan->index_cache + plan->activations + plan->backend_scratch + plan->host;
+    const uint64_t rest = plan->kv_cache + plan->index_cache + plan->activations + plan->backend_scratch + plan->host +
+                          plan->sessions;
     const uint64_t allowed = memory / 100 * GLM52_CACHE_PERCENT_DEFAULT;
 
     /* Buffers depend on the slots, slots on what the buffers leave: asked twice, first with the most there can be. */
@@ -229,7 +244,7 @@ static glm52_status plan_streaming(const struct glm52_model *model, const glm52_
                           "%llu, one batch %llu, the rest %llu",
                           glm52_model_path(model, 0), (unsigned long long)plan->total, (unsigned long long)memory,
                           (unsigned long long)plan->weights_mapped, (unsigned long long)plan->expert_cache,
-                          (unsigned long long)(plan->kv_cache + plan->index_cache),
+                          (unsigned long long)(plan->kv_cache + plan->index_cache + plan->sessions),
                           (unsigned long long)(plan->activations + plan->backend_scratch),
                           (unsigned long long)(plan->host + plan->stream_buffers));
     }
@@ -241,6 +256,7 @@ glm52_status glm52_plan_make(const struct glm52_model *model, const struct glm52
                              glm52_plan *plan_out, glm52_stream_plan *stream_out) {
     struct glm52_activations act;
     struct glm52_host host;
+    struct glm52_conversation held;
     size_t index_bytes = 0;
     const size_t cache_bytes = glm52_caches_lay(model, options, NULL, NULL, &index_bytes);
     glm52_plan plan = {
@@ -249,10 +265,11 @@ glm52_status glm52_plan_make(const struct glm52_model *model, const struct glm52
         .index_cache = index_bytes,
         .activations = glm52_activations_lay(model, options, &act, NULL),
         .backend_scratch = scratch_bytes(model, ops, backend, options),
-        .host = glm52_host_lay(model, options, &host, NULL),
+        .host = glm52_host_lay(model, options, &host, NULL) + glm52_conversation_lay(model, options, &held, NULL),
+        .sessions = options->sessions * glm52_plan_session(model, options),
     };
     plan.total = plan.weights_mapped + plan.kv_cache + plan.index_cache + plan.activations +
-                 plan.backend_scratch + plan.host;
+                 plan.backend_scratch + plan.host + plan.sessions;
     if (options->streaming != NULL) GLM52_TRY(plan_streaming(model, options, &plan, stream_out));
     *plan_out = plan;
     return GLM52_OK;

@@ -24,9 +24,9 @@ static glm52_status check_ids(const glm52_engine *engine, const int32_t *ids, ui
         }
     }
     const uint32_t context = engine->options.context;
-    if (count > context - engine->position) {
+    if (count > context - engine->held.position) {
         return glm52_fail(GLM52_ERR_CONTEXT, "%u tokens at position %u: the context holds %u tokens", count,
-                          engine->position, context);
+                          engine->held.position, context);
     }
     return GLM52_OK;
 }
@@ -43,7 +43,8 @@ static void settle_stream(struct glm52_stream *stream, glm52_status status, uint
 static uint32_t batch_rows(const glm52_engine *engine, uint32_t left) {
     const struct glm52_stream *stream = engine->stream;
     if (stream != NULL && !engine->options.quality &&
-        glm52_prefill_by_token(engine->options.context, engine->position, left, stream->options.token_prefill_max)) {
+        glm52_prefill_by_token(engine->options.context, engine->held.position, left,
+                               stream->options.token_prefill_max)) {
         return 1;
     }
     return left < engine->options.chunk_rows ? left : engine->options.chunk_rows;
@@ -58,9 +59,9 @@ static glm52_status feed(glm52_engine *engine, const int32_t *ids, uint32_t coun
     GLM52_TRY(status);
     engine->ops->read(engine->backend, engine->host.logits, engine->act.logits,
                       engine->model->shape.vocab * sizeof(float));
-    memcpy(engine->host.tokens + engine->position, ids, count * sizeof(int32_t));
-    engine->position += count;
-    engine->has_logits = true;
+    memcpy(engine->held.tokens + engine->held.position, ids, count * sizeof(int32_t));
+    engine->held.position += count;
+    engine->held.has_logits = true;
     return GLM52_OK;
 }
 
@@ -77,9 +78,9 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
     glm52_status status = GLM52_OK;
     uint32_t done = 0;
     while (done < count && status == GLM52_OK) {
-        if (progress != NULL && !progress(user, engine->position)) {
+        if (progress != NULL && !progress(user, engine->held.position)) {
             engine->stats.cancelled++;
-            status = glm52_fail(GLM52_ERR_CANCELLED, "cancelled at position %u", engine->position);
+            status = glm52_fail(GLM52_ERR_CANCELLED, "cancelled at position %u", engine->held.position);
             break;
         }
         const uint32_t left = count - done;
@@ -104,11 +105,11 @@ glm52_status glm52_eval(glm52_engine *engine, int32_t id, glm52_progress *progre
 }
 
 const float *glm52_logits(const glm52_engine *engine) {
-    return engine != NULL && engine->has_logits ? engine->host.logits : NULL;
+    return engine != NULL && engine->held.has_logits ? engine->host.logits : NULL;
 }
 
 uint32_t glm52_position(const glm52_engine *engine) {
-    return engine == NULL ? 0 : engine->position;
+    return engine == NULL ? 0 : engine->held.position;
 }
 
 uint32_t glm52_context(const glm52_engine *engine) {
@@ -116,16 +117,16 @@ uint32_t glm52_context(const glm52_engine *engine) {
 }
 
 const int32_t *glm52_tokens(const glm52_engine *engine) {
-    return engine == NULL ? NULL : engine->host.tokens;
+    return engine == NULL ? NULL : engine->held.tokens;
 }
 
 glm52_status glm52_rewind(glm52_engine *engine, uint32_t position) {
     if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "rewind: NULL pointer");
-    if (position > engine->position) {
-        return glm52_fail(GLM52_ERR_CONTEXT, "rewind to %u: the engine stands at %u", position, engine->position);
+    if (position > engine->held.position) {
+        return glm52_fail(GLM52_ERR_CONTEXT, "rewind to %u: the engine stands at %u", position, engine->held.position);
     }
-    if (position != engine->position) engine->has_logits = false;
-    engine->position = position;
+    if (position != engine->held.position) engine->held.has_logits = false;
+    engine->held.position = position;
     return GLM52_OK;
 }
 
@@ -134,7 +135,7 @@ glm52_status glm52_align(glm52_engine *engine, const int32_t *ids, uint32_t coun
         return glm52_fail(GLM52_ERR_ARGUMENT, "align: NULL pointer or no tokens");
     }
     uint32_t kept = 0;
-    while (kept < engine->position && kept < count - 1 && engine->host.tokens[kept] == ids[kept]) kept++;
+    while (kept < engine->held.position && kept < count - 1 && engine->held.tokens[kept] == ids[kept]) kept++;
     GLM52_TRY(glm52_rewind(engine, kept));
     *kept_out = kept;
     return GLM52_OK;

@@ -187,10 +187,12 @@ typedef struct glm52_engine_options {
                                    quality mode */
     float latent_epsilon;       /* of the norms of q_a and kv_a; 0: the model's. 1e-6 is what transformers uses */
     const glm52_stream_options *streaming; /* NULL: every expert stays mapped; borrowed for the call that opens */
+    uint32_t sessions;          /* conversations that the plan has room for beside the engine's (glm52_session.h) */
 } glm52_engine_options;
 
 #define GLM52_CHUNK_ROWS_DEFAULT 256
 #define GLM52_CHUNK_ROWS_MAX 4096
+#define GLM52_SESSIONS_MAX 4096
 
 /* Memory of an engine, in bytes; total is the sum of the others. */
 typedef struct glm52_plan {
@@ -199,6 +201,7 @@ typedef struct glm52_plan {
     uint64_t index_cache;       /* indexer keys of the full layers */
     uint64_t activations;       /* rows of one batch */
     uint64_t backend_scratch;   /* what operations need beside their operands */
+    uint64_t sessions;          /* conversations beside the engine's: those reserved, or those open if more */
     uint64_t host;              /* tokens, logits, tables, what observers see */
     uint64_t expert_cache;      /* slots of streamed experts */
     uint64_t stream_buffers;    /* what streaming needs beside slots */
@@ -299,6 +302,7 @@ GLM52_API void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats
 #endif
 
 #include "glm52_ops.h"
+#include "glm52_session.h"
 #include "glm52_stream.h"
 
 #endif

@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import ArgumentError, UnsupportedError
 from .model import Model
-from .native import KV_TYPES, NativeEngine, Observation, Progress, engine_plan
+from .native import KV_TYPES, NativeEngine, NativeSession, Observation, Progress, engine_plan
 from .streaming import LayerStats, Streaming, StreamStats
 
 
@@ -22,6 +22,7 @@ class Plan:
     index_cache: int
     activations: int
     backend_scratch: int
+    sessions: int  # conversations beside the engine's: those reserved, or those open if more
     host: int
     expert_cache: int  # slots of streamed experts
     stream_buffers: int  # what streaming needs beside them
@@ -41,6 +42,39 @@ class Stats:
     stream_layers: tuple[LayerStats, ...] = ()  # per layer of the trunk
 
 
+class State:
+    """A conversation that an engine does not hold at the moment: Engine.park and Engine.fork make one, Engine.swap goes
+    back to it. It takes memory (Plan.sessions) until it is closed or forgotten.
+
+    tag   bytes of the caller's that belong to the conversation (Engine.tag)"""
+
+    def __init__(self, native: NativeSession, tag: bytes) -> None:
+        self.native = native
+        self.tag = tag
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens held."""
+        return self.native.tokens()
+
+    @property
+    def position(self) -> int:
+        """Number of tokens held."""
+        return len(self.native.tokens())
+
+    def close(self) -> None:
+        """Gives the conversation up; closing twice is fine."""
+        self.native.close()
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Engine:
     """Runs a model. Close it, or use it in a with statement.
 
@@ -53,6 +87,8 @@ class Engine:
     chunk_rows rows of a prefill batch, 0 for the default
     latent_epsilon  of the norms of the low-rank query and key-value latents; None: the model's own. Hugging Face
                transformers uses 1e-6
+    sessions   conversations that the plan has room for beside the engine's own (park, fork); more are let in while
+               there is memory
     streaming  a Streaming: routed experts are read from the file when they are chosen; None: they stay mapped
     mtp and profile belong to parts that this version does not have: UnsupportedError.
 
@@ -72,12 +108,14 @@ class Engine:
         profile: Any = None,
         chunk_rows: int = 0,
         latent_epsilon: float | None = None,
+        sessions: int = 0,
     ) -> None:
         for name, value in (("mtp", mtp), ("profile", profile)):
             if value:
                 raise UnsupportedError(f"{name}={value!r}: this version has no {name}")
         self.model = model
-        options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon)
+        options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon, sessions)
+        self.tag = b""  # the caller's, about the conversation: it goes where the conversation goes
         self._native = NativeEngine(model.native, options, streaming.native_options() if streaming else None)
         self.warnings = self._native.stream_warnings()  # what opening had to say beside an error
 
@@ -116,8 +154,9 @@ class Engine:
         return self._native.context()
 
     def reset(self) -> None:
-        """Goes back to position 0."""
+        """Goes back to position 0, without a tag."""
         self._native.rewind(0)
+        self.tag = b""
 
     def rewind(self, position: int) -> None:
         """Goes back to an earlier position; what follows equals never having been further, bit for bit. There are no
@@ -128,6 +167,27 @@ class Engine:
         """Keeps the longest common prefix of the tokens held and ids and returns its length, always below len(ids) so
         that feeding ids from there on gives logits."""
         return self._native.align(_token_list(ids))
+
+    def park(self) -> State:
+        """Puts the conversation aside and leaves the engine empty. Nothing is computed or copied but the logits.
+
+        Raises MemoryBudgetError if there is no room for another conversation."""
+        state = State(self._native.open_session(), b"")
+        self.swap(state)
+        return state
+
+    def swap(self, state: State) -> None:
+        """Exchanges the engine's conversation and a parked one: the engine goes on with state's, and state then holds
+        what the engine held. Raises ArgumentError if state is another engine's."""
+        self._native.swap(state.native)
+        self.tag, state.tag = state.tag, self.tag
+
+    def fork(self) -> State:
+        """A copy of the conversation, for a second continuation. Copies the cache rows up to the position. Raises
+        MemoryBudgetError as park does."""
+        state = State(self._native.open_session(), self.tag)
+        self._native.copy_to(state.native)
+        return state
 
     def observe(self, callback: Callable[[Observation], Any] | None) -> None:
         """Has callback called once per trunk layer of every batch with what the layer decided; None ends it. An
@@ -174,10 +234,12 @@ def _options(
     kv_type: str,
     chunk_rows: int,
     latent_epsilon: float | None,
+    sessions: int,
 ) -> dict[str, Any]:
     if kv_type not in KV_TYPES:
         raise ArgumentError(f"kv_type {kv_type!r}; it must be one of {', '.join(sorted(KV_TYPES))}")
-    for name, number in (("context", context), ("threads", threads), ("chunk_rows", chunk_rows)):
+    numbers = {"context": context, "threads": threads, "chunk_rows": chunk_rows, "sessions": sessions}
+    for name, number in numbers.items():
         if not 0 <= number < 2**32:
             raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
     if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
@@ -190,15 +252,16 @@ def _options(
         "kv_type": KV_TYPES[kv_type],
         "chunk_rows": chunk_rows,
         "latent_epsilon": latent_epsilon or 0.0,
+        "sessions": sessions,
     }
 
 
 def plan_memory(
     model: Model, context: int = 4096, *, streaming: Streaming | None = None, quality: bool = False,
-    kv_type: str = "f16", chunk_rows: int = 0, threads: int = 0,
+    kv_type: str = "f16", chunk_rows: int = 0, threads: int = 0, sessions: int = 0,
 ) -> Plan:
     """The plan that an engine would have, without its memory. Raises what Engine raises."""
-    options = _options(context, "auto", threads, quality, kv_type, chunk_rows, None)
+    options = _options(context, "auto", threads, quality, kv_type, chunk_rows, None, sessions)
     return Plan(**engine_plan(model.native, options, streaming.native_options() if streaming else None))
 
 

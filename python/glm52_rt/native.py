@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -411,7 +412,8 @@ class NativeEngine:
         engine_out = ffi.new("glm52_engine **")
         _check(lib.glm52_engine_open(model.pointer, native_options, engine_out))
         self._layers = lib.glm52_model_shape(model.pointer).layers
-        self._owner: _Owner | None = _Owner(engine_out[0], lib.glm52_engine_close)
+        self._dropped: list[Any] = []  # sessions that nobody holds any more; freed by the next call or with the engine
+        self._owner: _Owner | None = _Owner(engine_out[0], partial(_close_engine, self._dropped))
         self._lock = threading.Lock()
         self._inside: int | None = None  # the thread that runs a call
         self._observer: Callable[[Observation], Any] | None = None
@@ -432,6 +434,7 @@ class NativeEngine:
             if self._owner is None:
                 raise errors.Error("the engine is closed")
             self._inside = threading.get_ident()
+            _close_sessions(self._dropped)
             try:
                 yield self._owner.pointer
             finally:
@@ -506,6 +509,20 @@ class NativeEngine:
             _check(lib.glm52_align(engine, tokens, len(ids), kept))
         return kept[0]
 
+    def open_session(self) -> "NativeSession":
+        with self._running() as engine:
+            session = ffi.new("glm52_session **")
+            _check(lib.glm52_session_open(engine, session))
+            return NativeSession(session[0], self._owner, self._dropped)
+
+    def swap(self, session: "NativeSession") -> None:
+        with self._running() as engine:
+            _check(lib.glm52_session_swap(engine, session.pointer))
+
+    def copy_to(self, session: "NativeSession") -> None:
+        with self._running() as engine:
+            _check(lib.glm52_session_copy(engine, session.pointer))
+
     def observe(self, callback: Callable[[Observation], Any] | None) -> None:
         with self._running() as engine:
             function = ffi.NULL if callback is None else lib.glm52_py_observer
@@ -557,6 +574,41 @@ class NativeEngine:
             stats = ffi.new("glm52_stats *")
             lib.glm52_engine_stats(engine, stats)
             return _fields(stats, "glm52_stats")
+
+
+def _close_sessions(dropped: list[Any]) -> None:
+    while dropped:
+        lib.glm52_session_close(dropped.pop())
+
+
+def _close_engine(dropped: list[Any], engine: Any) -> None:
+    _close_sessions(dropped)
+    lib.glm52_engine_close(engine)
+
+
+class NativeSession:
+    """An open glm52_session. It keeps its engine's memory; its own goes with the engine's next call, since an engine may be
+    at work on another thread when the last reference goes."""
+
+    def __init__(self, pointer: Any, engine_owner: "_Owner | None", dropped: list[Any]) -> None:
+        self._pointer, self._engine_owner, self._dropped = pointer, engine_owner, dropped
+
+    @property
+    def pointer(self) -> Any:
+        if self._pointer is None:
+            raise errors.Error("the conversation is closed")
+        return self._pointer
+
+    def tokens(self) -> list[int]:
+        return ffi.unpack(lib.glm52_session_tokens(self.pointer), lib.glm52_session_position(self.pointer))
+
+    def close(self) -> None:
+        if self._pointer is not None:
+            self._dropped.append(self._pointer)
+            self._pointer = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _engine_options(options: dict[str, Any], streaming: dict[str, Any] | None) -> tuple[Any, list[Any]]:

@@ -1,0 +1,88 @@
+/* rows.c - the cache rows of a conversation as bytes, for checkpoints: what one layer keeps of each token. */
+#include <string.h>
+
+#include "engine.h"
+#include "error.h"
+
+/* Where rows of a kind lie in a conversation; NULL if the layer has none. */
+static void *rows_of(const struct glm52_conversation *held, uint32_t rows, uint32_t layer) {
+    return rows == GLM52_ROWS_KV ? held->kv_cache[layer] : held->index_cache[layer];
+}
+
+static glm52_status check_kind(const struct glm52_engine *engine, uint32_t rows, uint32_t layer) {
+    if (rows >= GLM52_ROWS_COUNT) return glm52_fail(GLM52_ERR_ARGUMENT, "rows of kind %u: there is none", rows);
+    if (layer >= engine->model->shape.layers) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "rows of layer %u of %u", layer, engine->model->shape.layers);
+    }
+    return GLM52_OK;
+}
+
+static size_t row_bytes(const struct glm52_engine *engine, uint32_t rows) {
+    const glm52_shape *s = &engine->model->shape;
+    const size_t element_bytes = engine->options.kv_type == GLM52_KV_F32 ? 4 : 2;
+    return element_bytes * (rows == GLM52_ROWS_KV ? s->kv_lora + s->rope : s->index_key);
+}
+
+/* Rows first .. first + count - 1 of end that there may be. */
+static glm52_status check_range(const struct glm52_conversation *held, uint32_t rows, uint32_t layer, uint32_t first,
+                                uint32_t count, uint32_t end) {
+    if (rows_of(held, rows, layer) == NULL) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "layer %u has no rows of kind %u", layer, rows);
+    }
+    if (first > end || count > end - first) {
+        return glm52_fail(GLM52_ERR_CONTEXT, "%u rows from row %u on: there are %u", count, first, end);
+    }
+    return GLM52_OK;
+}
+
+glm52_status glm52_rows_bytes(const glm52_engine *engine, uint32_t rows, uint32_t layer, uint64_t *bytes_out) {
+    if (engine == NULL || bytes_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "rows_bytes: NULL pointer");
+    GLM52_TRY(check_kind(engine, rows, layer));
+    *bytes_out = rows_of(&engine->held, rows, layer) == NULL ? 0 : row_bytes(engine, rows);
+    return GLM52_OK;
+}
+
+glm52_status glm52_rows_read(const glm52_engine *engine, uint32_t rows, uint32_t layer, uint32_t first,
+                             uint32_t count, void *out) {
+    if (engine == NULL || out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "rows_read: NULL pointer");
+    GLM52_TRY(check_kind(engine, rows, layer));
+    GLM52_TRY(check_range(&engine->held, rows, layer, first, count, engine->held.position));
+    const size_t bytes = row_bytes(engine, rows);
+    const uint8_t *from = rows_of(&engine->held, rows, layer);
+    engine->ops->read(engine->backend, out, from + first * bytes, count * bytes);
+    return GLM52_OK;
+}
+
+glm52_status glm52_session_rows_write(glm52_session *session, uint32_t rows, uint32_t layer, uint32_t first,
+                                      uint32_t count, const void *data) {
+    if (session == NULL || data == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "session_rows_write: NULL pointer");
+    const struct glm52_engine *engine = session->engine;
+    GLM52_TRY(check_kind(engine, rows, layer));
+    GLM52_TRY(check_range(&session->held, rows, layer, first, count, engine->options.context));
+    const size_t bytes = row_bytes(engine, rows);
+    uint8_t *to = rows_of(&session->held, rows, layer);
+    engine->ops->write(engine->backend, to + first * bytes, data, count * bytes);
+    return GLM52_OK;
+}
+
+glm52_status glm52_session_restore(glm52_session *session, const int32_t *tokens, uint32_t count,
+                                   const float *logits) {
+    if (session == NULL || (tokens == NULL && count > 0) || (logits != NULL && count == 0)) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "session_restore: NULL pointer, or logits of no token");
+    }
+    const struct glm52_engine *engine = session->engine;
+    const uint32_t vocab = engine->model->shape.vocab;
+    if (count > engine->options.context) {
+        return glm52_fail(GLM52_ERR_CONTEXT, "%u tokens: the context holds %u", count, engine->options.context);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (tokens[i] >= 0 && (uint32_t)tokens[i] < vocab) continue;
+        return glm52_fail(GLM52_ERR_ARGUMENT, "token %d at index %u is outside the vocabulary of %u", tokens[i], i,
+                          vocab);
+    }
+    if (count > 0) memcpy(session->held.tokens, tokens, count * sizeof(int32_t));
+    if (logits != NULL) memcpy(session->logits, logits, vocab * sizeof(float));
+    session->held.position = count;
+    session->held.has_logits = logits != NULL;
+    return GLM52_OK;
+}
