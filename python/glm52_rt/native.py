@@ -481,7 +481,7 @@ class NativeEngine:
             pointer = lib.glm52_logits(engine)
             if pointer == ffi.NULL:
                 raise errors.Error(
-                    f"no logits at position {lib.glm52_position(engine)}: none before the first token or behind a rewind"
+                    f"no logits at position {lib.glm52_position(engine)}: none before a first token or behind a rewind"
                 )
             return np.asarray(_Memory(self._owner, pointer, self._vocab, "<f4"))
 
@@ -587,8 +587,8 @@ def _close_engine(dropped: list[Any], engine: Any) -> None:
 
 
 class NativeSession:
-    """An open glm52_session. It keeps its engine's memory; its own goes with the engine's next call, since an engine may be
-    at work on another thread when the last reference goes."""
+    """An open glm52_session. It keeps its engine's memory; its own goes with the engine's next call, since an engine may
+    be at work on another thread when the last reference goes."""
 
     def __init__(self, pointer: Any, engine_owner: "_Owner | None", dropped: list[Any]) -> None:
         self._pointer, self._engine_owner, self._dropped = pointer, engine_owner, dropped
