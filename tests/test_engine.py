@@ -489,6 +489,8 @@ class Conversation(RuleBasedStateMachine):
         assert self.engine.tokens == self.held
         assert all(state.tokens == held for state, held, _ in self.parked)
         if not self.has_logits:
+            with pytest.raises(rt.Error, match="no logits"):
+                _ = self.engine.logits
             return
         key = (*self.held, *self.options.values())
         if key not in self.known:

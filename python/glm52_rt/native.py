@@ -587,7 +587,7 @@ def _close_engine(dropped: list[Any], engine: Any) -> None:
 
 
 class NativeSession:
-    """An open glm52_session. It keeps its engine's memory; its own goes with the engine's next call, since an engine may
+    """An open glm52_session. It keeps its engine's memory; its own goes with the engine's next call: the engine may
     be at work on another thread when the last reference goes."""
 
     def __init__(self, pointer: Any, engine_owner: "_Owner | None", dropped: list[Any]) -> None:
