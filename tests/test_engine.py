@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -390,6 +391,7 @@ class Conversation(RuleBasedStateMachine):
     what it says of them must be bit for bit what a new engine says that was fed them at once."""
 
     model: rt.Model
+    scratch: Path
     known: dict[tuple[int, ...], bytes] = {}
 
     @initialize(quality=st.booleans(), kv_type=st.sampled_from(["f16", "f32"]))
@@ -399,6 +401,8 @@ class Conversation(RuleBasedStateMachine):
         self.held: list[int] = []
         self.has_logits = False
         self.parked: list[tuple[rt.State, list[int], bool]] = []
+        self.folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        self.saved: dict[int, tuple[list[int], bool]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -482,6 +486,28 @@ class Conversation(RuleBasedStateMachine):
         if forget:
             self.parked.pop(index)[0].close()
 
+    @rule(name=st.integers(0, 1))
+    def save(self, name: int) -> None:
+        self.engine.save(self.folder / str(name))
+        self.saved[name] = (list(self.held), self.has_logits)
+
+    @rule(name=st.integers(0, 1))
+    def load(self, name: int) -> None:
+        assert self.engine.load(self.folder / str(name)) == (name in self.saved)
+        if name in self.saved:
+            held, self.has_logits = self.saved[name]
+            self.held = list(held)
+
+    @rule(name=st.integers(0, 1), pieces=st.integers(0, 5), loads=st.booleans())
+    def cancelled_file(self, name: int, pieces: int, loads: bool) -> None:
+        if loads and name not in self.saved:
+            return
+        held = self.saved[name][0] if loads else self.held
+        left = iter(range(pieces if held else 0))  # an empty conversation is a file of one piece
+        call = self.engine.load if loads else self.engine.save
+        with pytest.raises(rt.Cancelled):
+            call(self.folder / str(name), progress=lambda done: next(left, None) is not None)
+
     @invariant()
     def equals_a_fresh_run(self) -> None:
         if not hasattr(self, "engine"):
@@ -498,8 +524,8 @@ class Conversation(RuleBasedStateMachine):
         assert self.engine.logits.tobytes() == self.known[key]
 
 
-def test_any_order_of_calls_equals_a_fresh_run(micro: rt.Model) -> None:
-    Conversation.model = micro
+def test_any_order_of_calls_equals_a_fresh_run(micro: rt.Model, tmp_path: Path) -> None:
+    Conversation.model, Conversation.scratch = micro, tmp_path
     case = Conversation.TestCase
     case.settings = settings(
         max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),

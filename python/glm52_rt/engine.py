@@ -1,5 +1,6 @@
 """An engine: one conversation on one model, and the memory planned for it."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -7,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from . import checkpoint
 from .errors import ArgumentError, UnsupportedError
 from .model import Model
 from .native import KV_TYPES, NativeEngine, NativeSession, Observation, Progress, engine_plan
+from .sampling import Sampler
 from .streaming import LayerStats, Streaming, StreamStats
 
 
@@ -116,6 +119,7 @@ class Engine:
         self.model = model
         options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon, sessions)
         self.tag = b""  # the caller's, about the conversation: it goes where the conversation goes
+        self.options = options  # as given to C; 0 stands for a default
         self._native = NativeEngine(model.native, options, streaming.native_options() if streaming else None)
         self.warnings = self._native.stream_warnings()  # what opening had to say beside an error
 
@@ -188,6 +192,42 @@ class Engine:
         state = State(self._native.open_session(), self.tag)
         self._native.copy_to(state.native)
         return state
+
+    @property
+    def native(self) -> NativeEngine:
+        return self._native
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        tag: bytes | None = None,
+        progress: Progress | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        """Writes the conversation to a checkpoint (docs/FORMAT.md), readable by its owner alone. path is replaced in
+        one step when all is on the disk; after an error or a cancellation it is what it was.
+
+        tag       bytes of the caller's to be kept with it, up to a MiB; it becomes the engine's. None: the engine's
+        progress  progress(bytes written) is called before each piece of about a MiB; returning False cancels
+        sampler   its state is kept too
+
+        Raises Cancelled, IoError, ArgumentError."""
+        tag = self.tag if tag is None else bytes(tag)
+        checkpoint.save(self, path, tag, sampler, progress)
+        self.tag = tag
+
+    def load(
+        self, path: str | os.PathLike[str], progress: Progress | None = None, sampler: Sampler | None = None
+    ) -> bool:
+        """Takes up the conversation of a checkpoint; what follows is bit for bit what would have followed where it was
+        saved (on the same backend). False if there is no file. The engine must be of the same model by content, with
+        the same quality, kv_type and latent_epsilon, and have room for the tokens; context, threads, streaming and
+        chunk_rows may differ. Its tag becomes the engine's; sampler, if the file has one, goes on as the saved one.
+
+        progress(bytes read) may cancel as in save. For the time of the call there are two conversations in memory.
+        Raises CheckpointError for a file that is damaged or does not belong here, ContextError, MemoryBudgetError,
+        Cancelled, IoError; the engine and the sampler are then as they were."""
+        return checkpoint.load(self, path, sampler, progress)
 
     def observe(self, callback: Callable[[Observation], Any] | None) -> None:
         """Has callback called once per trunk layer of every batch with what the layer decided; None ends it. An

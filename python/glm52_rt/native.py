@@ -523,6 +523,12 @@ class NativeEngine:
         with self._running() as engine:
             _check(lib.glm52_session_copy(engine, session.pointer))
 
+    @contextmanager
+    def exclusive(self) -> Iterator["Spans"]:
+        """The conversation's bytes, with nobody else at the engine; calls of the engine itself are refused inside."""
+        with self._running() as engine:
+            yield Spans(engine, self._owner, self._dropped, self._vocab)
+
     def observe(self, callback: Callable[[Observation], Any] | None) -> None:
         with self._running() as engine:
             function = ffi.NULL if callback is None else lib.glm52_py_observer
@@ -609,6 +615,61 @@ class NativeSession:
 
     def __del__(self) -> None:
         self.close()
+
+
+class Spans:
+    """What a conversation is made of, as bytes. Lives inside NativeEngine.exclusive alone."""
+
+    def __init__(self, engine: Any, owner: "_Owner | None", dropped: list[Any], vocab: int) -> None:
+        self._engine, self._owner, self._dropped, self._vocab = engine, owner, dropped, vocab
+
+    @property
+    def context(self) -> int:
+        return lib.glm52_context(self._engine)
+
+    @property
+    def position(self) -> int:
+        return lib.glm52_position(self._engine)
+
+    def tokens(self) -> bytes:
+        """int32 [position]."""
+        return bytes(ffi.buffer(lib.glm52_tokens(self._engine), 4 * self.position)) if self.position else b""
+
+    def logits(self) -> bytes | None:
+        """float32 [vocab], if there are any."""
+        pointer = lib.glm52_logits(self._engine)
+        return None if pointer == ffi.NULL else bytes(ffi.buffer(pointer, 4 * self._vocab))
+
+    def row_bytes(self, rows: int, layer: int) -> int:
+        size = ffi.new("uint64_t *")
+        _check(lib.glm52_rows_bytes(self._engine, rows, layer, size))
+        return size[0]
+
+    def read_rows(self, rows: int, layer: int, first: int, out: memoryview) -> None:
+        """Fills out, a whole number of rows."""
+        count = len(out) // self.row_bytes(rows, layer)
+        _check(lib.glm52_rows_read(self._engine, rows, layer, first, count, ffi.from_buffer(out)))
+
+    def open_session(self) -> NativeSession:
+        session = ffi.new("glm52_session **")
+        _check(lib.glm52_session_open(self._engine, session))
+        return NativeSession(session[0], self._owner, self._dropped)
+
+    def write_rows(self, session: NativeSession, rows: int, layer: int, first: int, data: memoryview) -> None:
+        count = len(data) // self.row_bytes(rows, layer)
+        _check(lib.glm52_session_rows_write(session.pointer, rows, layer, first, count, ffi.from_buffer(data)))
+
+    def restore(self, session: NativeSession, tokens: bytes, logits: bytes | None) -> None:
+        ids = ffi.new("int32_t[]", max(1, len(tokens) // 4))
+        ffi.memmove(ids, tokens, len(tokens))
+        values = ffi.NULL
+        if logits is not None:
+            values = ffi.new("float[]", len(logits) // 4)
+            ffi.memmove(values, logits, len(logits))
+        _check(lib.glm52_session_restore(session.pointer, ids, len(tokens) // 4, values))
+
+    def swap(self, session: NativeSession) -> None:
+        _check(lib.glm52_session_swap(self._engine, session.pointer))
 
 
 def _engine_options(options: dict[str, Any], streaming: dict[str, Any] | None) -> tuple[Any, list[Any]]:

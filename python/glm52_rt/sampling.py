@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from .errors import ArgumentError, Error
 from .tokenizer import end_token_ids
 
 SEED_MAX = 2**64 - 1
+_STATE = struct.Struct("<dddQ")  # temperature, top_p, min_p, seed; then state and increment of PCG64, 16 bytes each
+STATE_BYTES = _STATE.size + 32
 
 
 class EngineLike(Protocol):
@@ -85,6 +88,25 @@ class Sampler:
         if self.top_p < 1:
             ids = ids[self._most_probable(weights[ids])]
         return ids, weights[ids]
+
+    @property
+    def state(self) -> bytes:
+        """All that the next picks depend on beside the logits: STATE_BYTES bytes, laid out as docs/FORMAT.md says."""
+        generator = self._bits.state["state"]
+        settings = _STATE.pack(self.temperature, self.top_p, self.min_p, self.seed)
+        return settings + b"".join(generator[name].to_bytes(16, "little") for name in ("state", "inc"))
+
+    @state.setter
+    def state(self, state: bytes) -> None:
+        if len(state) != STATE_BYTES:
+            raise ArgumentError(f"a sampler's state of {len(state)} bytes; it has {STATE_BYTES}")
+        temperature, top_p, min_p, seed = _STATE.unpack(state[: _STATE.size])
+        numbers = [int.from_bytes(state[at : at + 16], "little") for at in (_STATE.size, _STATE.size + 16)]
+        if numbers[1] % 2 == 0:
+            raise ArgumentError("a sampler's state with an even increment: no PCG64 has one")
+        Sampler.__init__(self, temperature, top_p, min_p, seed)
+        generator = {"state": numbers[0], "inc": numbers[1]}
+        self._bits.state = {"bit_generator": "PCG64", "state": generator, "has_uint32": 0, "uinteger": 0}
 
     def _most_probable(self, weights: np.ndarray) -> np.ndarray:
         """Places of the top-p set, ascending. Sorts only as many of the greatest weights as it takes."""
