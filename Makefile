@@ -157,11 +157,11 @@ ASAN_MAKE = $(MAKE) BUILD=$(BUILD)/asan VENV=$(VENV) LDFLAGS='-fsanitize=address
 test-asan: $(NEEDS_PYTHON)
 	$(ASAN_MAKE) test-c
 
-# The thread pool's tests under ThreadSanitizer.
+# What runs on several threads, under ThreadSanitizer.
 test-tsan: $(VENV)/ready
 	$(MAKE) BUILD=$(BUILD)/tsan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=thread' LDFLAGS=-fsanitize=thread \
 	    $(BUILD)/tsan/test_native
-	$(BUILD)/tsan/test_native pool io
+	$(BUILD)/tsan/test_native pool io stream
 
 # Recorded vectors, run from C alone.
 test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
