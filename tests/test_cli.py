@@ -187,6 +187,8 @@ def test_the_full_model_is_inspected_without_its_bytes(
     found = json.loads(out)
     assert code == 0
     assert (found["tensor_count"], found["file_bytes"]) == (1809, 211_075_856_448)
+    # The published number of weights, and the copies of indexers that the file has on its 57 shared layers.
+    assert found["parameters"] == 753_329_940_480 + 57 * (128 * 6144 + 4096 * 2048 + 32 * 6144 + 2 * 128)
     assert found["full_indexer_layers"] == [0, 1, 2, *range(6, 75, 4)] and len(found["full_indexer_layers"]) == 21
     assert found["cache_bytes_per_token"]["f16"] == 95_232
     assert found["tokenizer"]["end_token_ids"] == [154820, 154827, 154829]
@@ -408,6 +410,16 @@ def test_a_conversation_that_is_too_long_is_refused_and_goes_on(
     errors = err.split("\n")
     assert re.match(r"glm52: error: the conversation has \d+ tokens, more than the context of 40; /reset", errors[0])
     assert errors[1].startswith("glm52: warning: the context of 40 tokens is full")
+
+
+def test_templates_may_ask_for_the_time(make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    bare = str(make("micro", template=False))
+    monkeypatch.setattr("glm52_rt.chat.builtin_template", lambda: "It is {{ strftime_now('%Y') }}<think></think>")
+    monkeypatch.setattr("sys.stdin", open_text(b"hello\n"))
+    found = json.loads(call("run", bare, "--chat", "Hi", "-n", "0", "--json", capsys=capsys)[1])
+    assert re.fullmatch(r"It is 20\d\d<think></think>", found["prompt"]["text"])
+    assert call("chat", bare, "-n", "1", capsys=capsys)[0::2] == (0, "")
 
 
 def test_an_interrupt_ends_a_run_with_130(endless: str) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from .chat import render_chat
@@ -87,7 +88,9 @@ def prompt_ids(tokenizer: Tokenizer, args: argparse.Namespace) -> list[int]:
         return ids
     messages = [{"role": "system", "content": args.system}] if args.system else []
     messages.append({"role": "user", "content": text})
-    return render_chat(tokenizer, messages, thinking=args.think, reasoning_effort=args.effort)
+    return render_chat(
+        tokenizer, messages, thinking=args.think, reasoning_effort=args.effort, now=datetime.now()
+    )
 
 
 class Answer:
