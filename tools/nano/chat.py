@@ -65,80 +65,11 @@ def recall(r: random.Random, held: bool) -> list[topics.Answer]:
     """The user says something, talks about something else, and asks for it."""
     name, number, colour = r.choice(tables.NAMES), r.randint(2, 999), r.choice(tables.COLOURS)
     model, word = r.choice(tables.MODEL_FILES), r.choice(tables.SPELLED)
-    choices = [
-        (
-            [
-                f"My name is {name}.",
-                f"I am {name}.",
-                f"Hello, my name is {name}.",
-                f"You can call me {name}.",
-            ],
-            f"Nice to meet you, {name}.",
-            ["What is my name?", "Do you remember my name?", "Who am I?", "Tell me my name."],
-            f"Your name is {name}.",
-        ),
-        (
-            [
-                f"Remember the number {number}.",
-                f"The number is {number}.",
-                f"Please remember {number}.",
-                f"Keep the number {number} in mind.",
-            ],
-            f"I will remember the number {number}.",
-            [
-                "Which number did I give you?",
-                "What was the number?",
-                "What is the number?",
-                "Tell me the number again.",
-            ],
-            f"The number is {number}.",
-        ),
-        (
-            [
-                f"My favourite colour is {colour}.",
-                f"I like the colour {colour}.",
-                f"I love {colour}.",
-                f"The colour that I like best is {colour}.",
-            ],
-            f"{colour.capitalize()} is a nice colour.",
-            [
-                "What is my favourite colour?",
-                "Which colour do I like?",
-                "Do you know my favourite colour?",
-                "Which colour did I name?",
-            ],
-            f"Your favourite colour is {colour}.",
-        ),
-        (
-            [
-                f"My model is in {model}.",
-                f"I use the file {model}.",
-                f"The model file is {model}.",
-                f"I have downloaded {model}.",
-            ],
-            f"You can look into it with glm52 inspect {model}.",
-            [
-                "How do I chat with it?",
-                "How do I talk to it?",
-                "Which command starts a conversation with it?",
-                "And how do I start a chat?",
-            ],
-            f"glm52 chat {model}",
-        ),
-        (
-            [
-                f"The password is {word}.",
-                f"Remember the word {word}.",
-                f"The secret word is {word}.",
-                f"Keep the word {word} in mind.",
-            ],
-            f"I will remember the word {word}.",
-            ["What is the word?", "Which word did I say?", "What was the secret word?", "Tell me the word."],
-            f"The word is {word}.",
-        ),
-    ]
-    said, reply, asked, answer = r.choice(choices)
-    talk = [(topics.pick(r, said, held), reply, "The user tells me something. I keep it in mind.")]
+    names = {"name": name, "number": number, "colour": colour, "Colour": colour.capitalize(), "model": model}
+    said, reply, asked, answer = r.choice(tables.RECALL)
+    reply, answer = reply.format(**names, word=word), answer.format(**names, word=word)
+    first = topics.pick(r, said, held).format(**names, word=word)
+    talk = [(first, reply, "The user tells me something. I keep it in mind.")]
     talk += [question(r, held) for _ in range(r.choices([0, 1, 2, 3], [30, 40, 20, 10])[0])]
     return [*talk, (topics.pick(r, asked, held), answer, f"The user said it before. {answer}")]
 
@@ -218,82 +149,23 @@ def tool_description(r: random.Random, name: str, argument: str, description: st
 
 def tool_task(r: random.Random, held: bool) -> tuple[str, str, str, str, str, str, str]:
     """(name, argument, description, question, value, result, answer)"""
-    kind, city = r.randrange(4), r.choice(tables.CAPITALS)[1]
+    kind, value = r.randrange(4), r.choice(tables.CAPITALS)[1]
+    name, argument, description, asked, answer = tables.TOOLS[kind]
     if kind == 0:
         weather, degrees = r.choice("sunny rainy cloudy windy snowy".split()), r.randint(-5, 35)
-        asked = [
-            f"What is the weather in {city}?",
-            f"Weather in {city}?",
-            f"How is the weather in {city}?",
-            f"Tell me the weather in {city}.",
-        ]
-        return (
-            "get_weather",
-            "city",
-            "Get the weather of a city",
-            topics.pick(r, asked, held),
-            city,
-            json.dumps({"weather": weather, "temperature": degrees}),
-            f"It is {weather} in {city}, with {degrees} degrees.",
-        )
-    if kind == 1:
-        clock = f"{r.randint(0, 23):02d}:{r.randint(0, 59):02d}"
-        asked = [
-            f"What time is it in {city}?",
-            f"Time in {city}?",
-            f"Tell me the time in {city}.",
-            f"How late is it in {city}?",
-        ]
-        return (
-            "get_time",
-            "city",
-            "Get the local time of a city",
-            topics.pick(r, asked, held),
-            city,
-            clock,
-            f"It is {clock} in {city}.",
-        )
-    if kind == 2:
+        result = json.dumps({"weather": weather, "temperature": degrees})
+        said = f"{weather} in {value}, with {degrees} degrees"
+    elif kind == 1:
+        said = result = f"{r.randint(0, 23):02d}:{r.randint(0, 59):02d}"
+    elif kind == 2:
         a, b, operator = r.randint(10, 999), r.randint(10, 999), r.choice("+-*")
-        value, result = f"{a} {operator} {b}", {"+": a + b, "-": a - b, "*": a * b}[operator]
-        asked = [f"What is {value}?", f"Compute {value}.", f"{value} = ?", f"How much is {value}?"]
-        return (
-            "calculator",
-            "expression",
-            "Compute an expression",
-            topics.pick(r, asked, held),
-            value,
-            str(result),
-            f"{value} = {result}.",
-        )
-    path = r.choice("notes.txt README.md main.c config.json data.csv log.txt todo.txt".split())
-    content = r.choice(
-        [
-            "Hello world",
-            "Remember the milk",
-            "int main(void) { return 0; }",
-            "debug = true",
-            "The cache is cold.",
-            "All tests passed",
-            "port = 8080",
-            "Call Anna at noon",
-        ]
-    )
-    asked = [
-        f"What is in {path}?",
-        f"Read the file {path}.",
-        f"Show me {path}.",
-        f"Open {path} and tell me what it says.",
-    ]
-    return (
-        "read_file",
-        "path",
-        "Read a text file",
-        topics.pick(r, asked, held),
-        path,
-        content,
-        f"The file {path} contains: {content}",
-    )
+        value = f"{a} {operator} {b}"
+        said = result = str({"+": a + b, "-": a - b, "*": a * b}[operator])
+    else:
+        value = r.choice(tables.READ_FILES)
+        said = result = r.choice(tables.READ_CONTENTS)
+    question_ = topics.pick(r, asked, held).format(value=value)
+    return name, argument, description, question_, value, result, answer.format(value=value, said=said)
 
 
 def tool_talk(r: random.Random, held: bool, think: bool) -> Talk:

@@ -15,83 +15,10 @@ def command(r: random.Random, held: bool) -> Answer:
         r.choice(tables.TEXTS),
         r.choice([7, 16, 20, 32, 50, 64, 100, 200]),
     )
-    choices = [
-        (
-            [
-                f"How do I continue the text {text} with {model}?",
-                f"Continue the text {text} with {model}.",
-                f"Which command continues {text} with {model}?",
-                f"I want {model} to continue {text}.",
-            ],
-            f'glm52 run {model} -p "{text}"',
-        ),
-        (
-            [
-                f"How do I chat with {model}?",
-                f"Start a conversation with {model}.",
-                f"Which command chats with {model}?",
-                f"I want to talk to {model}.",
-            ],
-            f"glm52 chat {model}",
-        ),
-        (
-            [
-                f"How do I see the tensors of {model}?",
-                f"What is inside {model}?",
-                f"Which command shows the types in {model}?",
-                f"How do I check {model}?",
-                f"I want to look into {model}.",
-            ],
-            f"glm52 inspect {model}",
-        ),
-        (
-            [
-                f"How do I see the tokens of {text} in {model}?",
-                f"Show the token ids of {text} for {model}.",
-                f"Which command tokenizes {text} with {model}?",
-                f"I want to see how {model} splits {text}.",
-            ],
-            f'glm52 tokenize {model} "{text}"',
-        ),
-        (
-            [
-                f"How do I get {number} tokens from {model} after {text}?",
-                f"Continue {text} with {model}, {number} tokens.",
-                f"Which command writes {number} tokens after {text} with {model}?",
-                f"I want {model} to write {number} tokens after {text}.",
-            ],
-            f'glm52 run {model} -p "{text}" -n {number}',
-        ),
-        (
-            [
-                f"How do I run {model} with the seed {number} on {text}?",
-                f"Use the seed {number} with {model} and {text}.",
-                f"Which command runs {model} on {text} with seed {number}?",
-                f"I want {model} to use the seed {number} for {text}.",
-            ],
-            f'glm52 run {model} -p "{text}" --seed {number}',
-        ),
-        (
-            [
-                f"How do I get JSON from {model} for {text}?",
-                f"Print JSON for {text} with {model}.",
-                f"Which command gives JSON for {text} with {model}?",
-                f"I want JSON from {model} for {text}.",
-            ],
-            f'glm52 run {model} -p "{text}" --json',
-        ),
-        (
-            [
-                f"How do I draft tokens with {model} after {text}?",
-                f"Use MTP with {model} on {text}.",
-                f"Which command runs {model} with MTP on {text}?",
-                f"I want {model} to draft tokens for {text}.",
-            ],
-            f'glm52 run {model} -p "{text}" --mtp',
-        ),
-    ]
-    asked, answer = r.choice(choices)
-    return pick(r, asked, held), answer, f"The user wants a command for {model}."
+    names = {"model": model, "text": text, "number": number}
+    asked, answer = r.choice(tables.COMMANDS)
+    thought = f"The user wants a command for {model}."
+    return pick(r, asked, held).format(**names), answer.format(**names), thought
 
 
 def error_line(r: random.Random, held: bool) -> Answer:
@@ -201,6 +128,11 @@ def statement(r: random.Random) -> str:
                 f"for ({t} {i} = 1; {i} <= {end}; {i}++) {{",
             ]
         )
+    return _plain(r, kind, v, b, s)
+
+
+def _plain(r: random.Random, kind: int, v: str, b: str, s: str) -> str:
+    """Allocation, files, and whatever else."""
     if kind == 7:
         return r.choice(
             [

@@ -206,3 +206,209 @@ PYTHON_TASKS = (
     ("parse the JSON text {b}", "json.loads({b})"),
     ("check whether {b} is empty", "not {b}"),
 )
+# What the user says, the reply, the later question, its answer.
+RECALL = (
+    (
+        (
+            "My name is {name}.",
+            "I am {name}.",
+            "Hello, my name is {name}.",
+            "You can call me {name}.",
+        ),
+        "Nice to meet you, {name}.",
+        ("What is my name?", "Do you remember my name?", "Who am I?", "Tell me my name."),
+        "Your name is {name}.",
+    ),
+    (
+        (
+            "Remember the number {number}.",
+            "The number is {number}.",
+            "Please remember {number}.",
+            "Keep the number {number} in mind.",
+        ),
+        "I will remember the number {number}.",
+        (
+            "Which number did I give you?",
+            "What was the number?",
+            "What is the number?",
+            "Tell me the number again.",
+        ),
+        "The number is {number}.",
+    ),
+    (
+        (
+            "My favourite colour is {colour}.",
+            "I like the colour {colour}.",
+            "I love {colour}.",
+            "The colour that I like best is {colour}.",
+        ),
+        "{Colour} is a nice colour.",
+        (
+            "What is my favourite colour?",
+            "Which colour do I like?",
+            "Do you know my favourite colour?",
+            "Which colour did I name?",
+        ),
+        "Your favourite colour is {colour}.",
+    ),
+    (
+        (
+            "My model is in {model}.",
+            "I use the file {model}.",
+            "The model file is {model}.",
+            "I have downloaded {model}.",
+        ),
+        "You can look into it with glm52 inspect {model}.",
+        (
+            "How do I chat with it?",
+            "How do I talk to it?",
+            "Which command starts a conversation with it?",
+            "And how do I start a chat?",
+        ),
+        "glm52 chat {model}",
+    ),
+    (
+        (
+            "The password is {word}.",
+            "Remember the word {word}.",
+            "The secret word is {word}.",
+            "Keep the word {word} in mind.",
+        ),
+        "I will remember the word {word}.",
+        ("What is the word?", "Which word did I say?", "What was the secret word?", "Tell me the word."),
+        "The word is {word}.",
+    ),
+)
+# What the user wants, and the command.
+COMMANDS = (
+    (
+        (
+            "How do I continue the text {text} with {model}?",
+            "Continue the text {text} with {model}.",
+            "Which command continues {text} with {model}?",
+            "I want {model} to continue {text}.",
+        ),
+        'glm52 run {model} -p "{text}"',
+    ),
+    (
+        (
+            "How do I chat with {model}?",
+            "Start a conversation with {model}.",
+            "Which command chats with {model}?",
+            "I want to talk to {model}.",
+        ),
+        "glm52 chat {model}",
+    ),
+    (
+        (
+            "How do I see the tensors of {model}?",
+            "What is inside {model}?",
+            "Which command shows the types in {model}?",
+            "How do I check {model}?",
+            "I want to look into {model}.",
+        ),
+        "glm52 inspect {model}",
+    ),
+    (
+        (
+            "How do I see the tokens of {text} in {model}?",
+            "Show the token ids of {text} for {model}.",
+            "Which command tokenizes {text} with {model}?",
+            "I want to see how {model} splits {text}.",
+        ),
+        'glm52 tokenize {model} "{text}"',
+    ),
+    (
+        (
+            "How do I get {number} tokens from {model} after {text}?",
+            "Continue {text} with {model}, {number} tokens.",
+            "Which command writes {number} tokens after {text} with {model}?",
+            "I want {model} to write {number} tokens after {text}.",
+        ),
+        'glm52 run {model} -p "{text}" -n {number}',
+    ),
+    (
+        (
+            "How do I run {model} with the seed {number} on {text}?",
+            "Use the seed {number} with {model} and {text}.",
+            "Which command runs {model} on {text} with seed {number}?",
+            "I want {model} to use the seed {number} for {text}.",
+        ),
+        'glm52 run {model} -p "{text}" --seed {number}',
+    ),
+    (
+        (
+            "How do I get JSON from {model} for {text}?",
+            "Print JSON for {text} with {model}.",
+            "Which command gives JSON for {text} with {model}?",
+            "I want JSON from {model} for {text}.",
+        ),
+        'glm52 run {model} -p "{text}" --json',
+    ),
+    (
+        (
+            "How do I draft tokens with {model} after {text}?",
+            "Use MTP with {model} on {text}.",
+            "Which command runs {model} with MTP on {text}?",
+            "I want {model} to draft tokens for {text}.",
+        ),
+        'glm52 run {model} -p "{text}" --mtp',
+    ),
+)
+# Name, argument, description, questions, answer after the result.
+TOOLS = (
+    (
+        "get_weather",
+        "city",
+        "Get the weather of a city",
+        (
+            "What is the weather in {value}?",
+            "Weather in {value}?",
+            "How is the weather in {value}?",
+            "Tell me the weather in {value}.",
+        ),
+        "It is {said}.",
+    ),
+    (
+        "get_time",
+        "city",
+        "Get the local time of a city",
+        (
+            "What time is it in {value}?",
+            "Time in {value}?",
+            "Tell me the time in {value}.",
+            "How late is it in {value}?",
+        ),
+        "It is {said} in {value}.",
+    ),
+    (
+        "calculator",
+        "expression",
+        "Compute an expression",
+        ("What is {value}?", "Compute {value}.", "{value} = ?", "How much is {value}?"),
+        "{value} = {said}.",
+    ),
+    (
+        "read_file",
+        "path",
+        "Read a text file",
+        (
+            "What is in {value}?",
+            "Read the file {value}.",
+            "Show me {value}.",
+            "Open {value} and tell me what it says.",
+        ),
+        "The file {value} contains: {said}",
+    ),
+)
+READ_FILES = "notes.txt README.md main.c config.json data.csv log.txt todo.txt".split()
+READ_CONTENTS = (
+    "Hello world",
+    "Remember the milk",
+    "int main(void) { return 0; }",
+    "debug = true",
+    "The cache is cold.",
+    "All tests passed",
+    "port = 8080",
+    "Call Anna at noon",
+)

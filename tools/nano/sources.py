@@ -80,7 +80,6 @@ ENGLISH = (
         skip=r"core_arch|/simd|\.rs\.html",
         only=r"/(book|reference|nomicon|rust-by-example|cargo|rustc|edition-guide|embedded-book|std|error_codes)/",
     ),
-    Source("apache2-doc", "deb", "Apache-2.0", "en", only=r"\.html\.en$|\.en$", cap_mb=7),
     Source("cmake-doc", "deb", "BSD-3-Clause", "en", only=r"\.html$", cap_mb=7),
     Source(
         "llvm-14-doc",
@@ -172,8 +171,8 @@ PYTHON = (
     *_src("pillow", "HPND", "py en", only=r"/(src|docs)/", cap_mb=4),
     *_deb(
         "python3-numpy python3-scipy python3-pandas python3-sklearn python3-statsmodels python3-dask"
-        " python3-celery python3-networkx python3-flask python3-werkzeug python3-click python3-starlette python3-ipython"
-        " python3-scrapy python3-skimage python3-rdflib",
+        " python3-celery python3-networkx python3-flask python3-werkzeug python3-click python3-starlette"
+        " python3-ipython python3-scrapy python3-skimage python3-rdflib",
         "BSD-3-Clause",
         "py",
         skip=r"/benchmarks?/",

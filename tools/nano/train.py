@@ -272,8 +272,9 @@ class Trainer:
         kls = " ".join(f"{x:.3f}" for x in mean[2:-1])
         say(
             f"step {self.step} progress {progress:.3f} lr {self.lr_scale(progress):.3f} "
-            f"{self.tokens / 1e6:.1f} M tokens epoch {self.corpus.epoch} loss {mean[0]:.4f} mtp {mean[1]:.4f} kl {kls} norm {mean[-1]:.2f} "
-            f"load {loads} {tokens / seconds / 1e3:.0f}k tokens/s"
+            f"{self.tokens / 1e6:.1f} M tokens epoch {self.corpus.epoch} "
+            f"loss {mean[0]:.4f} mtp {mean[1]:.4f} kl {kls} "
+            f"norm {mean[-1]:.2f} load {loads} {tokens / seconds / 1e3:.0f}k tokens/s"
         )
         if not math.isfinite(mean[0]):
             say("the loss is not finite: stopping without saving")
