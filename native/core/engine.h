@@ -38,6 +38,9 @@ struct glm52_activations {
     float *route_weights;     /* [rows, experts_used] */
     float *logits;            /* [vocab] */
 
+    float *expert_out;        /* [experts_used, hidden] of one token while experts are streamed: they come in in any
+                                 order and are added in theirs */
+
     /* Predicting the next layer's experts: [pilot_rows, ...] as x, router_logits, route_ids, route_weights. */
     float *pilot_x;
     float *pilot_logits;

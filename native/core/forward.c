@@ -160,21 +160,58 @@ static void choose_experts(const struct batch *b, const struct glm52_layer *laye
     b->ops->router(b->backend, &route, ids, weights, logits, layer->router_bias);
 }
 
-/* Adds to act.routed what those of the chosen experts give that experts has. */
-static void add_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+static glm52_moe_args moe_args(const struct batch *b, const struct glm52_layer *layer) {
     const glm52_shape *s = b->shape;
-    const struct glm52_activations *act = b->act;
-    const glm52_moe_args args = {
+    return (glm52_moe_args){
         .row_count = b->rows, .expert_count = s->experts, .used_count = s->experts_used,
         .in_count = s->hidden, .ff_count = s->expert_ff, .gate_type = layer->experts_gate.type,
         .up_type = layer->experts_up.type, .down_type = layer->experts_down.type,
         .exact = b->engine->options.quality, .x_stride = s->hidden, .out_stride = s->hidden};
+}
+
+/* Adds to act.routed what those of the chosen experts give that experts has. */
+static void add_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+    const struct glm52_activations *act = b->act;
+    const glm52_moe_args args = moe_args(b, layer);
     b->ops->moe(b->backend, &args, act->routed, act->x, act->route_ids, act->route_weights, experts);
 }
 
-/* Adds the experts as they come in, in ascending order of their numbers: the order in which one call adds all. */
+/* One token's experts: those at hand are computed while the others are read, each into a row of its own (a token with
+ * used experts is used rows of x with one expert each). Then the rows are added in ascending order of the experts'
+ * numbers. 0 + w y is w y, so the sums have the bits of one call that adds all. */
+static glm52_status add_one_tokens_experts(const struct batch *b, const struct glm52_layer *layer) {
+    const struct glm52_activations *act = b->act;
+    const uint32_t used = b->shape->experts_used, hidden = b->shape->hidden;
+    glm52_moe_args args = moe_args(b, layer);
+    args.row_count = used;
+    args.used_count = 1;
+    args.x_stride = 0;
+    b->ops->clear(b->backend, act->expert_out, (size_t)used * hidden * sizeof(float));
+    for (;;) {
+        const glm52_expert *experts = NULL;
+        GLM52_TRY(b->ops->finish(b->backend));   /* the experts of the step before may be overwritten now */
+        GLM52_TRY(glm52_stream_next(b->engine->stream, &experts));
+        if (experts == NULL) break;
+        b->ops->moe(b->backend, &args, act->expert_out, act->x, act->route_ids, act->route_weights, experts);
+    }
+    const int32_t *ids = b->engine->stream->ids;
+    int64_t last = -1;
+    for (uint32_t n = 0; n < used; n++) {
+        uint32_t next = used;
+        for (uint32_t i = 0; i < used; i++) {
+            if (ids[i] > last && (next == used || ids[i] < ids[next])) next = i;
+        }
+        last = ids[next];
+        add(b, act->routed, act->routed, act->expert_out + (size_t)next * hidden, NULL);
+    }
+    return GLM52_OK;
+}
+
+/* Adds a batch's experts as they come in, in ascending order of their numbers: the order in which one call adds
+ * all. */
 static glm52_status add_streamed_experts(const struct batch *b, const struct glm52_layer *layer) {
     const struct glm52_watch watch = b->watch;
+    if (b->rows == 1) return add_one_tokens_experts(b, layer);
     for (;;) {
         const glm52_expert *experts = NULL;
         GLM52_TRY(b->ops->finish(b->backend));   /* the experts of the step before may be overwritten now */

@@ -65,6 +65,8 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
         .route_ids = take(base, &at, rows * s->experts_used, sizeof(int32_t)),
         .route_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
         .logits = take(base, &at, s->vocab, sizeof(float)),
+        .expert_out = take(base, &at, options->streaming != NULL ? (uint64_t)s->experts_used * s->hidden : 0,
+                           sizeof(float)),
         .pilot_x = take(base, &at, pilot_rows * s->hidden, sizeof(float)),
         .pilot_logits = take(base, &at, pilot_rows * s->experts, sizeof(float)),
         .pilot_ids = take(base, &at, pilot_rows * s->experts_used, sizeof(int32_t)),
@@ -108,7 +110,12 @@ static size_t layer_scratch(const struct glm52_model *model, const struct glm52_
         .in_count = s->hidden, .ff_count = s->expert_ff, .gate_type = layer->experts_gate.type,
         .up_type = layer->experts_up.type, .down_type = layer->experts_down.type,
         .exact = options->quality, .x_stride = s->hidden, .out_stride = s->hidden};
-    return largest(bytes, ops->moe_scratch(backend, &moe));
+    bytes = largest(bytes, ops->moe_scratch(backend, &moe));
+    if (options->streaming == NULL) return bytes;
+    glm52_moe_args apart = moe;   /* one token's experts, each in a row of its own */
+    apart.row_count = s->experts_used;
+    apart.used_count = 1;
+    return largest(bytes, ops->moe_scratch(backend, &apart));
 }
 
 /* The operations of attention and selection at the context's end, where they need the most. */

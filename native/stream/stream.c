@@ -75,9 +75,12 @@ static glm52_status receive(struct glm52_stream *stream, uint32_t slot) {
 
 static glm52_status load_all(struct glm52_stream *stream, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) submit(stream, &stream->loads[i], false);
+    const uint32_t *experts = NULL, *slots = NULL;
     stream->step_begin = stream->step_end = 0;
-    return glm52_cache_segment(stream->cache, &stream->segment_experts, &stream->segment_slots,
-                               &stream->segment_count);
+    GLM52_TRY(glm52_cache_segment(stream->cache, &experts, &slots, &stream->segment_count));
+    memcpy(stream->segment_experts, experts, stream->segment_count * sizeof(*experts));
+    memcpy(stream->segment_slots, slots, stream->segment_count * sizeof(*slots));
+    return GLM52_OK;
 }
 
 /* The layer's own part of the cache's counters. */
@@ -100,6 +103,18 @@ glm52_status glm52_stream_begin(struct glm52_stream *stream, uint32_t layer, con
     glm52_usage_add(&stream->usage, layer, ids, count);
     count_layer(stream, &before);
     return load_all(stream, load_count);
+}
+
+static bool is_at_hand(const struct glm52_stream *stream, uint32_t slot) {
+    return !stream->states[slot].reading || glm52_io_is_done(stream->io, slot);
+}
+
+static void exchange(struct glm52_stream *stream, uint32_t a, uint32_t b) {
+    const uint32_t expert = stream->segment_experts[a], slot = stream->segment_slots[a];
+    stream->segment_experts[a] = stream->segment_experts[b];
+    stream->segment_slots[a] = stream->segment_slots[b];
+    stream->segment_experts[b] = expert;
+    stream->segment_slots[b] = slot;
 }
 
 static void clear_step(struct glm52_stream *stream) {
@@ -126,6 +141,36 @@ static void show(struct glm52_stream *stream, uint32_t at) {
         (glm52_expert){.gate = slices[0], .up = slices[1], .down = slices[2]};
 }
 
+/* The next experts in order: as many as have come in, of a wide batch always the same. */
+static glm52_status take_in_order(struct glm52_stream *stream) {
+    const bool is_wide = stream->rows > GLM52_STREAM_NARROW_ROWS;
+    for (uint32_t i = stream->step_begin; i < stream->segment_count; i++) {
+        const uint32_t slot = stream->segment_slots[i];
+        const bool must_wait = is_wide || i == stream->step_begin;
+        if (is_wide && i == stream->step_begin + STEP_EXPERTS) break;
+        if (!must_wait && !is_at_hand(stream, slot)) break;
+        GLM52_TRY(receive(stream, slot));
+        show(stream, i);
+        stream->step_end = i + 1;
+    }
+    return GLM52_OK;
+}
+
+/* All that have come in, whatever their order; if none, the first that does. Those taken change places with the
+ * segment's first that are not. */
+static glm52_status take_any(struct glm52_stream *stream) {
+    for (uint32_t pass = 0; pass < 2 && stream->step_end == stream->step_begin; pass++) {
+        for (uint32_t i = stream->step_end; i < stream->segment_count; i++) {
+            const bool must_wait = pass == 1 && stream->step_end == stream->step_begin;
+            if (!must_wait && !is_at_hand(stream, stream->segment_slots[i])) continue;
+            GLM52_TRY(receive(stream, stream->segment_slots[i]));
+            show(stream, i);
+            exchange(stream, i, stream->step_end++);
+        }
+    }
+    return GLM52_OK;
+}
+
 glm52_status glm52_stream_next(struct glm52_stream *stream, const glm52_expert **table_out) {
     clear_step(stream);
     stream->step_begin = stream->step_end;
@@ -142,16 +187,8 @@ glm52_status glm52_stream_next(struct glm52_stream *stream, const glm52_expert *
             return GLM52_OK;
         }
     }
-    const bool is_wide = stream->rows > GLM52_STREAM_NARROW_ROWS;
-    for (uint32_t i = stream->step_begin; i < stream->segment_count; i++) {
-        const uint32_t slot = stream->segment_slots[i];
-        const bool must_wait = is_wide || i == stream->step_begin;
-        if (is_wide && i == stream->step_begin + STEP_EXPERTS) break;
-        if (!must_wait && stream->states[slot].reading && !glm52_io_is_done(stream->io, slot)) break;
-        GLM52_TRY(receive(stream, slot));
-        show(stream, i);
-        stream->step_end = i + 1;
-    }
+    if (stream->rows == 1) GLM52_TRY(take_any(stream));
+    else GLM52_TRY(take_in_order(stream));
     *table_out = stream->table;
     return GLM52_OK;
 }

@@ -6,8 +6,9 @@
  *     ... the shared expert is computed ...
  *     while (glm52_stream_next(stream, &table), table != NULL) moe(..., table)
  *
- * Each table holds experts behind those of the one before, in ascending order of their numbers, and NULL elsewhere,
- * so that moe, which adds in that order, gives the bits it gives when all are at hand. What a table names stays in
+ * Each table holds experts that were in none before, and NULL elsewhere. Of a batch of several rows they come in
+ * ascending order of their numbers, so that moe, which adds in that order, gives the bits it gives when all are at
+ * hand; of a single row in any order, those at hand first, and forward.c puts their sum in order. What a table names stays in
  * place until the next call: on a device, wait for its work before calling. */
 #ifndef GLM52_STREAM_H
 #define GLM52_STREAM_H
@@ -47,7 +48,7 @@ struct glm52_stream {
     int32_t *ids;                        /* [chunk_rows, experts_used] the executor's copy of routes */
 
     uint32_t layer, rows;                /* of the selection under way */
-    const uint32_t *segment_experts, *segment_slots;
+    uint32_t *segment_experts, *segment_slots; /* [experts] of the segment in use, first those already shown */
     uint32_t segment_count, step_begin, step_end;
     uint64_t wait_ns;                    /* in this selection */
 

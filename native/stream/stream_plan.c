@@ -109,7 +109,7 @@ static uint64_t buffer_bytes(const struct glm52_model *model, const glm52_stream
     const uint64_t per_slot = sizeof(struct glm52_slot_state) + sizeof(glm52_load) + sizeof(uint8_t *);
     return sizeof(struct glm52_stream) + glm52_cache_bytes(s->layers, s->experts, slots) + slots * per_slot +
            glm52_io_bytes(workers, slots, slice_bytes_max(model), options->direct_io != 0) +
-           s->experts * sizeof(glm52_expert) + (uint64_t)chunk_rows * s->experts_used * sizeof(int32_t) +
+           s->experts * (sizeof(glm52_expert) + 2 * sizeof(uint32_t)) + (uint64_t)chunk_rows * s->experts_used * sizeof(int32_t) +
            2ull * s->layers * sizeof(glm52_stream_layer_stats) +
            (options->usage_path == NULL ? 0 : (uint64_t)s->layers * s->experts * sizeof(uint32_t));
 }
