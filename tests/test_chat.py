@@ -420,7 +420,8 @@ def test_names_of_hugging_face_are_there() -> None:
     template = (
         "{% generation %}{{ strftime_now('%d %b %Y') }}{% endgeneration %}{{ tools is none }}{{ documents is none }}"
         "{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}"
-        "{{ {'b': '\u00e9<', 'a': 1} | tojson }}{{ messages[0].content | tojson(ensure_ascii=true) }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}"
+        "{{ {'b': '\u00e9<', 'a': 1} | tojson }}{{ messages[0].content | tojson(ensure_ascii=true) }}"
+        "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}"
     )
     wanted = '01 Mar 2026TrueTrue13{"b": "\u00e9<", "a": 1}"<\\u00e9>"{"a":2,"b":1}'
     message = {"role": "user", "content": "<\u00e9>"}
@@ -478,6 +479,11 @@ def test_arguments_have_the_types_of_the_schema(key: str, text: str, value: Any)
     calls = parse_tool_calls("Well.\n" + call_text({key: text}) + " done", SCHEMA)
     assert calls == [{"name": "f", "arguments": {key: value}}]
     assert type(calls[0]["arguments"][key]) is type(value)
+
+
+def test_tools_without_schemas_say_nothing_of_types() -> None:
+    for tools in ([{}], [{"function": None}], [{"name": "f", "parameters": {"properties": {"a": "any"}}}], [{"name": "f"}]):
+        assert parse_tool_calls(call_text({"a": "5"}), tools) == [{"name": "f", "arguments": {"a": 5}}]
 
 
 def test_calls_are_found_in_their_order_with_white_space_between_parts() -> None:

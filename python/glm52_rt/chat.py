@@ -272,9 +272,10 @@ def _parameter_schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[
     """Function name -> parameter name -> schema."""
     found = {}
     for tool in tools:
-        function = tool.get("function", tool)
-        properties = (function.get("parameters") or {}).get("properties") or {}
-        found[function.get("name")] = properties
+        function = tool.get("function") or tool
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        found[function.get("name")] = properties if isinstance(properties, Mapping) else {}
     return found
 
 
