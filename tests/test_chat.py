@@ -482,7 +482,8 @@ def test_arguments_have_the_types_of_the_schema(key: str, text: str, value: Any)
 
 
 def test_tools_without_schemas_say_nothing_of_types() -> None:
-    for tools in ([{}], [{"function": None}], [{"name": "f", "parameters": {"properties": {"a": "any"}}}], [{"name": "f"}]):
+    odd = {"name": "f", "parameters": {"properties": {"a": "any"}}}
+    for tools in ([{}], [{"function": None}], [{"name": "f"}], [odd]):
         assert parse_tool_calls(call_text({"a": "5"}), tools) == [{"name": "f", "arguments": {"a": 5}}]
 
 
