@@ -30,7 +30,7 @@ SETS    := avx2 avx512 avx512vnni
 endif
 FLAGS_avx2   := -mavx2
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
-FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
+FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni -mavx512vbmi -mavx512bitalg
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
 SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c)

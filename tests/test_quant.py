@@ -131,4 +131,12 @@ def test_unaligned_blocks_decode_alike() -> None:
 def test_tables_are_the_same_whenever_they_are_written() -> None:
     assert quant_tables.render() == quant_tables.render()
     names = [name for name, _, _ in quant_tables.tables()]
-    assert len(set(names)) == len(names) == 10
+    assert len(set(names)) == len(names) == 12
+
+
+def test_ranks_and_magnitudes_are_the_code_book() -> None:
+    tables = {name: values for name, _, values in quant_tables.tables()}
+    words = tables["glm52_ranks_iq2_xxs"].view(np.uint8).astype(int)
+    bits = words[:, 0] | words[:, 1] << 8
+    ranks = bits[:, None] >> np.arange(0, 16, 2) & 3
+    assert np.array_equal(tables["glm52_magnitudes_iq2"][0][ranks], tables["glm52_grid_iq2_xxs"])

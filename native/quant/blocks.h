@@ -177,7 +177,7 @@ ALWAYS_INLINE float dot_supers(unpack_super *unpack, size_t bytes, int factors, 
         return dot_supers(unpack, bytes, factors, blocks, row, count);                              \
     }                                                                                               \
     PANEL_OF_SUPER(name, unpack)                                                                    \
-    PANEL_FUNCTIONS(name, group_##name, bytes, {factors, false, code_max})                          \
+    PANEL_FUNCTIONS(name, group_##name, bytes, {factors, false, code_max, false})                          \
     GLM52_DEFINE_FORMAT(name, type, SUPER, bytes, decode_##name, dot_##name, PANEL_OF(name))
 
 #endif

@@ -8,6 +8,9 @@
  * A value is (d / 8) f (+-magnitude), an exact product: 11, 5 and 6 bits.
  * Integers of dot_q8: |n| <= 31 * 43 * 127 * 32 = 5,417,312, |f code| <= 1,333. */
 #include "grids.h"
+#ifdef __AVX512VBMI__
+#include "iq2_avx512.h"
+#endif
 
 static inline float unpack_iq2_xxs(const uint8_t *block, int16_t *code, int8_t *factor) {
     int8_t magnitude[SUPER], mask[SUPER];
@@ -49,6 +52,19 @@ static inline float unpack_iq2_s(const uint8_t *block, int16_t *code, int8_t *fa
     return load_f16(block) * 0.125f;
 }
 
+#ifdef __AVX512VBMI__
+static void decode_iq2_xxs(const void *blocks, float *out, size_t count) {
+    decode_supers(unpack_iq2_xxs, 66, 8, blocks, out, count);
+}
+
+static float dot_iq2_xxs(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    return dot_iq2_xxs_avx512(blocks, row, count);
+}
+
+PANEL_FUNCTIONS(iq2_xxs, narrow_iq2_xxs, 66, {8, false, 43, true})
+GLM52_DEFINE_FORMAT(IQ2_XXS, 16, SUPER, 66, decode_iq2_xxs, dot_iq2_xxs, PANEL_OF(iq2_xxs));
+#else
 GLM52_DEFINE_SUPER(IQ2_XXS, 16, 66, 8, 43, unpack_iq2_xxs);
+#endif
 GLM52_DEFINE_SUPER(IQ2_XS, 17, 74, 16, 43, unpack_iq2_xs);
 GLM52_DEFINE_SUPER(IQ2_S, 22, 82, 16, 43, unpack_iq2_s);

@@ -29,6 +29,6 @@ static inline void group_iq4_nl(const uint8_t *block, int blocks, struct unpacke
     unpack_values(glm52_pairs_iq4, load_f16, 2, block, blocks, out);
 }
 
-PANEL_FUNCTIONS(iq4_nl, group_iq4_nl, 8 * 18, {0, false, 127})
+PANEL_FUNCTIONS(iq4_nl, group_iq4_nl, 8 * 18, {0, false, 127, false})
 GLM52_DEFINE_FORMAT(IQ4_NL, 20, 32, 18, decode_iq4_nl, dot_iq4_nl, PANEL_OF(iq4_nl));
 GLM52_DEFINE_SUPER(IQ4_XS, 23, 136, 8, 127, unpack_iq4_xs);

@@ -12,6 +12,9 @@
  *     Q5_K 63 * 31 * 127 * 32 = 7,936,992  Q6_K 128 * 32 * 127 * 32 = 16,646,144, and |k| <= 63 * 127 * 32 = 256,032
  * all below 2^24; and |f * code| <= 4,096, which is an int16. */
 #include "panel.h"
+#ifdef __AVX512VBMI__
+#include "super_avx512.h"
+#endif
 
 /* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
 static inline void codes_2_bits(const uint8_t *in, int16_t *code) {
@@ -133,6 +136,11 @@ static void decode_q2_k(const void *blocks, float *out, size_t count) {
     }
 }
 
+#ifdef __AVX512VBMI__
+static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    return dot_q2_k_avx512(blocks, row, count);
+}
+#else
 static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
@@ -150,6 +158,7 @@ static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     }
     return sum_lanes(lane);
 }
+#endif
 
 /* Q4_K and Q5_K differ in their codes alone. */
 typedef void unpack_codes(const uint8_t *block, int16_t *code);
@@ -201,7 +210,11 @@ static void decode_q4_k(const void *blocks, float *out, size_t count) {
 }
 
 static float dot_q4_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
+#ifdef __AVX512VBMI__
+    return dot_q4_k_avx512(blocks, row, count);
+#else
     return dot_by_32(unpack_q4_k, 144, blocks, row, count);
+#endif
 }
 
 static void decode_q5_k(const void *blocks, float *out, size_t count) {
@@ -223,8 +236,18 @@ static inline void set_floats(float d, float m, struct unpacked *out) {
 
 static inline void group_q2_k(const uint8_t *block, int blocks, struct unpacked *out) {
     (void)blocks;
+#ifdef __AVX512VBMI__
+    struct codes c;
+    __m128i f, g;
+    narrow_q2_k(block + 16, &c);
+    store_codes(&c, out);
+    factors_q2_k_avx512(block, &f, &g);
+    _mm_storeu_si128((__m128i *)(void *)out->f, f);
+    _mm_storeu_si128((__m128i *)(void *)out->g, g);
+#else
     codes_2_bits(block + 16, out->code);
     factors_q2_k(block, out->f, out->g);
+#endif
     set_floats(load_f16(block + 80), load_f16(block + 82), out);
 }
 
@@ -239,7 +262,18 @@ ALWAYS_INLINE void group_by_32(unpack_codes *unpack, const uint8_t *block, struc
 
 static inline void group_q4_k(const uint8_t *block, int blocks, struct unpacked *out) {
     (void)blocks;
+#ifdef __AVX512VBMI__
+    struct codes c;
+    __m128i f, g;
+    narrow_q4_k(block + 16, &c);
+    store_codes(&c, out);
+    factors_q4_k_avx512(block + 4, &f, &g);
+    _mm_storel_epi64((__m128i *)(void *)out->f, f);
+    _mm_storeu_si128((__m128i *)(void *)out->g, _mm_unpacklo_epi8(g, g));
+    set_floats(load_f16(block), load_f16(block + 2), out);
+#else
     group_by_32(unpack_q4_k, block, out);
+#endif
 }
 
 static inline void group_q5_k(const uint8_t *block, int blocks, struct unpacked *out) {
@@ -247,9 +281,14 @@ static inline void group_q5_k(const uint8_t *block, int blocks, struct unpacked 
     group_by_32(unpack_q5_k, block, out);
 }
 
-PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3})
-PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15})
-PANEL_FUNCTIONS(q5_k, group_q5_k, 176, {8, true, 31})
+#ifdef __AVX512VBMI__
+#define IS_NARROW true
+#else
+#define IS_NARROW false
+#endif
+PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3, IS_NARROW})
+PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15, IS_NARROW})
+PANEL_FUNCTIONS(q5_k, group_q5_k, 176, {8, true, 31, false})
 
 GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_OF(q2_k));
 GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_OF(q4_k));

@@ -8,6 +8,9 @@
  *
  * Integers of dot_q8: |n| <= 32 * 128 * 127 = 520,192 and |k| <= 32 * 127 = 4,064. */
 #include "panel.h"
+#ifdef __AVX512VBMI__
+#include "super_avx512.h"
+#endif
 
 /* code [32]: low nibbles, then high ones */
 static inline void nibbles(const uint8_t *in, int16_t offset, int16_t *code) {
@@ -97,11 +100,39 @@ ALWAYS_INLINE void unpack_32s(unpack_32 *unpack, size_t bytes, bool has_minimum,
     static inline void group_##name(const uint8_t *block, int blocks, struct unpacked *out) {       \
         unpack_32s(unpack, bytes, has_minimum, block, blocks, out);                                 \
     }                                                                                               \
-    PANEL_FUNCTIONS(name, group_##name, (size_t)8 * bytes, {0, has_minimum, code_max})              \
+    PANEL_FUNCTIONS(name, group_##name, (size_t)8 * bytes, {0, has_minimum, code_max, false})              \
     GLM52_DEFINE_FORMAT(name, type, 32, bytes, decode_##name, dot_##name, PANEL_OF(name))
 
 DEFINE(Q4_0, 2, 18, false, 8, unpack_q4_0);
 DEFINE(Q4_1, 3, 20, true, 15, unpack_q4_1);
 DEFINE(Q5_0, 6, 22, false, 16, unpack_q5_0);
 DEFINE(Q5_1, 7, 24, true, 31, unpack_q5_1);
+
+#ifdef __AVX512VBMI__
+static void decode_q8_0(const void *blocks, float *out, size_t count) {
+    decode_32s(unpack_q8_0, 34, false, blocks, out, count);
+}
+
+static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    return dot_q8_0_avx512(blocks, row, count);
+}
+
+static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
+    struct codes c;
+    if (blocks == 8) {
+        narrow_q8_0(block, &c);
+        store_codes(&c, out);
+        _mm256_storeu_ps(out->d, factors_q8_0(block));
+        return;
+    }
+    for (int b = 0; b < blocks; b++, block += 34) {
+        memcpy(out->narrow + 32 * b, block + 2, 32);
+        out->d[b] = load_f16(block);
+    }
+}
+
+PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, true})
+GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_OF(q8_0));
+#else
 DEFINE(Q8_0, 8, 34, false, 128, unpack_q8_0);
+#endif

@@ -22,5 +22,5 @@ static inline void group_mxfp4(const uint8_t *block, int blocks, struct unpacked
     unpack_values(glm52_pairs_mxfp4, half_power, 1, block, blocks, out);
 }
 
-PANEL_FUNCTIONS(mxfp4, group_mxfp4, 8 * 17, {0, false, 12})
+PANEL_FUNCTIONS(mxfp4, group_mxfp4, 8 * 17, {0, false, 12, false})
 GLM52_DEFINE_FORMAT(MXFP4, 39, 32, 17, decode_mxfp4, dot_mxfp4, PANEL_OF(mxfp4));

@@ -21,11 +21,13 @@ struct panel_kind {
     int factors;        /* of 256 values: 0 (all 1), 8 or 16 */
     bool has_minimum;
     int code_max;       /* largest magnitude of a code */
+    bool is_narrow;     /* codes come as bytes */
 };
 
 /* 256 columns of a row, in the order of the row. m is negated where the format subtracts. */
 struct unpacked {
     int16_t code[SUPER];
+    _Alignas(64) int8_t narrow[SUPER];   /* instead of code, if the kind says so */
     int8_t f[16], g[16];
     float d[8], m[8];
 };

@@ -17,9 +17,9 @@ struct panel_pair {
 _Static_assert(sizeof(struct panel_pair) == GLM52_PANEL_GROUP_BYTES / 2, "quant.h states the size of a panel");
 
 /* The transpose of 8 x 8 words of 32 bits: where codes of 8 blocks of 32 become 8 steps. */
-static inline void transpose(const void *in, __m256i *out) {
+static inline void transpose(const int8_t *in, __m256i *out) {
     __m256i a[8], b[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_si256((const __m256i *)in + i);
+    for (int i = 0; i < 8; i++) a[i] = _mm256_load_si256((const __m256i *)(const void *)in + i);
     for (int i = 0; i < 8; i += 2) {
         b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
         b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
@@ -35,6 +35,30 @@ static inline void transpose(const void *in, __m256i *out) {
         out[i + 4] = _mm256_permute2x128_si256(a[i], a[i + 4], 0x31);
     }
 }
+
+#ifdef __AVX512VBMI__
+/* The same from vectors of 64 bytes. */
+static inline void transpose_wide(const int8_t *in, __m256i *out) {
+    const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+    const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  upper = _mm512_add_epi64(lower, _mm512_set1_epi64(4));
+    const __m512i z0 = _mm512_load_si512(in), z1 = _mm512_load_si512(in + 64);
+    const __m512i z2 = _mm512_load_si512(in + 128), z3 = _mm512_load_si512(in + 192);
+    const __m512i a[2] = {_mm512_permutex2var_epi32(z0, first, z1), _mm512_permutex2var_epi32(z0, last, z1)};
+    const __m512i b[2] = {_mm512_permutex2var_epi32(z2, first, z3), _mm512_permutex2var_epi32(z2, last, z3)};
+    for (int i = 0; i < 2; i++) {
+        const __m512i t0 = _mm512_permutex2var_epi64(a[i], lower, b[i]);
+        const __m512i t2 = _mm512_permutex2var_epi64(a[i], upper, b[i]);
+        out[4 * i] = _mm512_castsi512_si256(t0);
+        out[4 * i + 1] = _mm512_extracti64x4_epi64(t0, 1);
+        out[4 * i + 2] = _mm512_castsi512_si256(t2);
+        out[4 * i + 3] = _mm512_extracti64x4_epi64(t2, 1);
+    }
+}
+#else
+#define transpose_wide transpose
+#endif
 
 /* The multiply-add without VNNI goes by way of 16-bit sums of pairs: how many of them fit, at most 255 * 2 *
  * code_max each. 0: not even one; such codes are multiplied by magnitude and sign instead, and start at 0. */
@@ -63,10 +87,14 @@ ALWAYS_INLINE void store_floats(const int8_t *in, float *out) {
 
 /* Puts 256 columns of a row into its place. */
 ALWAYS_INLINE void place(const struct panel_kind kind, const struct unpacked *u, struct panel_pair *pair, int row) {
-    _Alignas(32) int8_t narrow[SUPER];
+    _Alignas(64) int8_t narrow[SUPER];
     __m256i code[8];
-    for (int i = 0; i < SUPER; i++) narrow[i] = (int8_t)u->code[i];
-    transpose(narrow, code);
+    if (kind.is_narrow) {
+        transpose_wide(u->narrow, code);
+    } else {
+        for (int i = 0; i < SUPER; i++) narrow[i] = (int8_t)u->code[i];
+        transpose(narrow, code);
+    }
     for (int t = 0; t < 8; t++) _mm256_store_si256((__m256i *)pair->code[t][row], code[t]);
     const bool is_shifted = pairs_that_fit(kind.code_max) > 0;
     const int halves = kind.factors == 16 ? 2 : 1;

@@ -29,7 +29,8 @@ const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
         && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         usable[count++] = &glm52_quant_set_avx512;
 #ifdef GLM52_HAVE_avx512vnni
-        if (__builtin_cpu_supports("avx512vnni")) usable[count++] = &glm52_quant_set_avx512vnni;
+        if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")
+            && __builtin_cpu_supports("avx512bitalg")) usable[count++] = &glm52_quant_set_avx512vnni;
 #endif
     }
 #endif

@@ -50,6 +50,15 @@ def pairs(values: Sequence[int]) -> np.ndarray:
     return np.array(values, dtype=np.int8)[np.stack([byte & 15, byte >> 4], axis=1)]
 
 
+def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Entries of 8 out of at most four magnitudes as 8 numbers of 2 bits: [n, 8] to [n, 2] bytes, lowest bits first.
+    With them the magnitudes, by number, repeated to 16."""
+    magnitudes, index = np.unique(values, return_inverse=True)
+    bits = index.reshape(values.shape).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)
+    words = bits.sum(axis=1, dtype=np.uint16).astype("<u2")
+    return words.view(np.int8).reshape(-1, 2), np.resize(np.resize(magnitudes, 4), (1, 16))
+
+
 def tables() -> Iterator[tuple[str, str, np.ndarray]]:
     """Name, comment and int8 values [rows, columns] of each table; 16 is a multiple of columns."""
     for name, book, comment in CODE_BOOKS:
@@ -59,6 +68,10 @@ def tables() -> Iterator[tuple[str, str, np.ndarray]]:
         if not np.array_equal(values, grid):
             raise ValueError(f"{name}: a value is no int8")
         yield name, comment, values
+        if name == "glm52_grid_iq2_xxs":
+            words, magnitudes = ranks(values)
+            yield "glm52_ranks_iq2_xxs", "code to 8 numbers of magnitudes, 2 bits each", words
+            yield "glm52_magnitudes_iq2", "number to magnitude", magnitudes
     seven = np.frombuffer(quants.IQ2_XXS.ksigns, dtype=np.uint8)
     yield "glm52_signs_7", "7 bits to 8 sign masks, 0 or -1", sign_masks(seven)
     yield "glm52_signs_8", "8 bits to 8 sign masks, 0 or -1", sign_masks(np.arange(256, dtype=np.uint8))
