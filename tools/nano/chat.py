@@ -113,6 +113,8 @@ def follow_up(r: random.Random, held: bool) -> list[topics.Answer]:
         asked = ["Can you repeat that?", "Say it again.", "Again, please.", "Please repeat your answer."]
         return [first, (topics.pick(r, asked, held), first[1], "I repeat my answer.")]
     a, b, c = r.randint(1, 30), r.randint(1, 20), r.randint(1, 20)
+    while topics.is_held(f"{a}+{b}") != held:
+        a, b = r.randint(1, 30), r.randint(1, 20)
     asked = [f"And plus {c}?", f"Add {c}.", f"Now add {c} to that.", f"What if I add {c}?"]
     return [
         (f"What is {a} plus {b}?", f"{a} + {b} = {a + b}.", f"I need {a} plus {b}. That is {a + b}."),
@@ -158,7 +160,8 @@ def tool_task(r: random.Random, held: bool) -> tuple[str, str, str, str, str, st
     elif kind == 1:
         said = result = f"{r.randint(0, 23):02d}:{r.randint(0, 59):02d}"
     elif kind == 2:
-        a, b, operator = r.randint(10, 999), r.randint(10, 999), r.choice("+-*")
+        # larger than the sums of chat_topics, of which some are held out
+        a, b, operator = r.randint(51, 999), r.randint(51, 999), r.choice("+-*")
         value = f"{a} {operator} {b}"
         said = result = str({"+": a + b, "-": a - b, "*": a * b}[operator])
     else:
