@@ -248,3 +248,22 @@ def test_run_tells_what_streaming_did(tiny_path: Path, tmp_path: Path, capsys: p
     assert sum(value for name, value in found["plan"].items() if name != "total") == found["plan"]["total"]
     assert cli.main([*args, "--experts", "3"]) == 1
     assert "at least 4" in capsys.readouterr().err
+
+
+def test_the_documented_table_is_what_plan_prints(
+    root: Path, full_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To a hundredth: scratch depends on the number of processors."""
+
+    def cells(text: str) -> list[list[str]]:
+        return [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ") and " GiB |" in row]
+
+    assert cli.main(["plan", str(full_path), "--table"]) == 0
+    printed = cells(capsys.readouterr().out)
+    documented = cells((root / "docs/STREAMING.md").read_text(encoding="utf-8"))
+    assert len(printed) == len(documented) == len(TABLE_SIZES)
+    for row, wanted in zip(documented, printed, strict=True):
+        assert len(row) == len(wanted)
+        for cell, other in zip(row, wanted, strict=True):
+            numbers = [float(text.split()[0].strip("%")) for text in (cell, other) if text[:1].isdigit()]
+            assert cell == other or numbers[0] == pytest.approx(numbers[1], rel=0.01, abs=0.02), (row, wanted)

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Measures streaming on one model: what the disk gives for reads of an expert's size, what decoding makes of it, and how
+much memory was used against what was planned.
+
+    bench_stream.py MODEL --cache 600MB [--direct-io] [--tokens 32] [--prompt 64] [--skew 1.2] ...
+
+Prints one JSON document. Meant to be run inside a control group that caps memory; nothing here sets one up.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import glm52_rt as rt
+from glm52_rt.cli_options import byte_count
+
+
+def peak_memory() -> dict[str, int]:
+    """Highest resident memory of this process, and of its control group if that tells, in bytes."""
+    found = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.split(":")[0] in ("VmHWM", "RssAnon", "RssFile"):
+            found[line.split(":")[0]] = int(line.split()[1]) * 1024
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, name = line.split(":", 2)
+        top = Path("/sys/fs/cgroup/memory") / name.lstrip("/") / "memory.max_usage_in_bytes"
+        if "memory" in kinds.split(",") and top.exists():
+            found["cgroup_peak"] = int(top.read_text())
+            found["cgroup_limit"] = int(top.with_name("memory.limit_in_bytes").read_text())
+    return found
+
+
+def disk_rate(model: rt.Model, workers: int, direct: bool, seconds: float, seed: int) -> float:
+    """Bytes per second that threads get which read random slices of routed experts, each whole, as streaming does."""
+    experts = model.shape.experts
+    slices = [(t.offset + e * (t.bytes // experts), t.bytes // experts)
+              for t in model.tensors if t.name.endswith("_exps.weight") for e in range(experts)]  # fmt: skip
+    file = os.open(model.path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    done, end = [0] * workers, time.monotonic() + seconds
+
+    def work(number: int) -> None:
+        random = np.random.default_rng((seed, number))
+        room = mmap.mmap(-1, max(size for _, size in slices) + 3 * 4096)
+        while time.monotonic() < end:
+            offset, size = slices[int(random.integers(len(slices)))]
+            first = offset // 4096 * 4096
+            last = -(-(offset + size) // 4096) * 4096
+            os.preadv(file, [memoryview(room)[: last - first]], first)
+            done[number] += size
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(file)
+    return sum(done) / (time.monotonic() - started)
+
+
+def tokens_of(vocab: int, count: int, skew: float, seed: int) -> list[int]:
+    """Token ids: evenly random, or with skew s the k-th likeliest of 1000 with weight 1 / k^s."""
+    random = np.random.default_rng(seed)
+    if not skew:
+        return random.integers(0, vocab - 64, count).tolist()
+    weights = 1.0 / np.arange(1, 1001) ** skew
+    ids = random.permutation(vocab - 64)[:1000]
+    return ids[random.choice(1000, count, p=weights / weights.sum())].tolist()
+
+
+def measure(args: argparse.Namespace) -> dict:
+    with rt.Model.open(args.model) as model:
+        before = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 1)
+        streaming = rt.Streaming(
+            cache_bytes=args.cache, policy=args.policy, workers=args.workers, direct_io=args.direct_io,
+            advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, memory_bytes=args.memory,
+        )  # fmt: skip
+        ids = tokens_of(model.shape.vocab, args.prompt + args.warm + args.tokens, args.skew, 3)
+        with rt.Engine(model, context=args.prompt + args.warm + args.tokens, threads=args.threads,
+                       streaming=None if args.resident else streaming, chunk_rows=args.chunk) as engine:  # fmt: skip
+            started = time.monotonic()
+            if args.prompt:
+                engine.prefill(ids[: args.prompt])
+            prefill = time.monotonic() - started
+            for token in ids[args.prompt : args.prompt + args.warm]:
+                engine.eval(token)
+            a, started = engine.stats(), time.monotonic()
+            for token in ids[args.prompt + args.warm :]:
+                engine.eval(token)
+            seconds = time.monotonic() - started
+            b = engine.stats()
+            found = {"plan": vars(engine.plan), "prefill_tokens_per_second": args.prompt / prefill if args.prompt else None,
+                     "decode_tokens_per_second": args.tokens / seconds}  # fmt: skip
+            if b.stream is not None and a.stream is not None:
+                hits, misses = b.stream.hits - a.stream.hits, b.stream.misses - a.stream.misses
+                found |= {
+                    "hit_rate": hits / (hits + misses),
+                    "bytes_per_token": (b.stream.read_bytes - a.stream.read_bytes) / args.tokens,
+                    "wait_share": (b.stream.wait.total_ns - a.stream.wait.total_ns) / 1e9 / seconds,
+                    "service_p50_ms": b.stream.service.p50_ns / 1e6,
+                    "service_p99_ms": b.stream.service.p99_ns / 1e6,
+                    "stats": {k: v for k, v in vars(b.stream).items() if isinstance(v, int)},
+                }
+        after = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 2)
+    found |= {"disk_bytes_per_second": [before, after], "peak": peak_memory()}
+    if "bytes_per_token" in found:
+        rate = (before + after) / 2
+        found["bound_tokens_per_second"] = rate / found["bytes_per_token"] if found["bytes_per_token"] else None
+        if found["bound_tokens_per_second"]:
+            found["share_of_bound"] = found["decode_tokens_per_second"] / found["bound_tokens_per_second"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("model")
+    add("--cache", type=byte_count, default=0, help="size of the expert cache (default: automatic)")
+    add("--memory", type=byte_count, default=0, help="memory that may be used (default: the machine's)")
+    add("--policy", default="lru")
+    add("--workers", type=int, default=8)
+    add("--threads", type=int, default=0)
+    add("--direct-io", action="store_true")
+    add("--dontneed", action="store_true")
+    add("--pilot", default="off")
+    add("--resident", action="store_true", help="do not stream: experts through the mapping")
+    add("--chunk", type=int, default=0)
+    add("--prompt", type=int, default=0)
+    add("--warm", type=int, default=8, help="tokens decoded before the clock starts")
+    add("--tokens", type=int, default=32)
+    add("--skew", type=float, default=0.0)
+    add("--disk-seconds", type=float, default=5.0)
+    print(json.dumps(measure(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()
