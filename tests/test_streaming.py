@@ -15,7 +15,7 @@ import pytest
 from conftest import prompt
 
 import glm52_rt as rt
-from glm52_rt.native import POLICIES, StreamTest, stream_plan
+from glm52_rt.native import POLICIES, StreamTest, layer_spans, resident_spans, stream_plan
 
 # Three sizes of expert in five sparse layers: all Q8_0, all Q4_K, and gate and up Q8_0 with down Q2_K.
 MIXED = r"q8_0,blk\.[57]\.ffn_.*_exps=q4_k,blk\.6\.ffn_down_exps=q2_k"
@@ -198,6 +198,73 @@ def test_split_file_and_mirror(
             file.write(bytes([last[0] ^ 1]))
         with pytest.raises(rt.ModelError, match="mirror"):
             streamed(model, cache_experts=20, mirror_path=copy)
+
+
+def test_a_chunk_reads_each_expert_once(mixed: rt.Model, resident: list[bytes]) -> None:
+    """Also where its experts do not fit the cache by far, and one batch wants nearly all of them."""
+    unions: dict[int, set[int]] = {}
+    options = rt.Streaming(cache_experts=MINIMUM, test=StreamTest(poison=True, guard=True))
+    with rt.Engine(mixed, context=CONTEXT, chunk_rows=PROMPT, threads=2, streaming=options) as engine:
+        engine.observe(lambda o: unions.setdefault(o.layer, set()).update(o.route_ids.ravel().tolist()))
+        engine.prefill(IDS[:PROMPT])
+        assert engine.logits.tobytes() == resident[0]
+        layers = engine.stats().stream_layers
+        assert max(map(len, unions.values())) > MINIMUM
+        assert [layer.hits + layer.misses for layer in layers] == [len(unions[i]) for i in range(8)]
+        assert engine.stats().stream.hits == 0
+
+
+def test_memory_is_given_back_under_pressure(mixed: rt.Model, resident: list[bytes]) -> None:
+    with streamed(mixed, cache_experts=60, pins=[(3, 1), (6, 2)]) as engine:
+        first = engine.stats().stream
+        assert run(engine, IDS) == resident
+        now = engine.shrink_cache(first.slot_bytes // 2)
+        assert now <= first.slot_bytes // 2
+        stats = engine.stats().stream
+        assert stats.slot_bytes == now and stats.resident <= stats.slots < 60 and stats.pinned == 2
+        engine.reset()
+        assert run(engine, IDS) == resident
+        with pytest.raises(rt.MemoryBudgetError, match="pins and one slot") as refused:
+            engine.shrink_cache(1000)
+        assert engine.stats().stream.slots == stats.slots
+        least = int(str(refused.value).split()[-1])
+        assert engine.shrink_cache(least) == least
+        assert engine.stats().stream.slots == 3 + 2
+        engine.reset()
+        assert run(engine, IDS) == resident
+        assert engine.shrink_cache(10**9) == least  # it does not grow again
+
+
+def test_a_ledger_that_cannot_be_written_is_told_at_close(mixed: rt.Model, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    engine = streamed(mixed, cache_experts=MINIMUM, usage_path=folder / "usage")
+    engine.eval(1)
+    folder.rmdir()
+    with pytest.raises(rt.IoError, match="usage ledger"):
+        engine.close()
+    engine.close()
+
+
+def test_spans_of_what_stays_mapped(mixed: rt.Model, make: Callable[..., Path]) -> None:
+    routed = {t.name for t in mixed.tensors if t.name.endswith("_exps.weight")}
+    stays = [t for t in mixed.tensors if t.name not in routed and not t.name.startswith("blk.8.")]
+    spans, largest = resident_spans(mixed.native, 0, 0)
+    assert largest == max(t.bytes for t in stays)
+    assert all(a[0] + a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
+    inside = [any(o <= t.offset and t.offset + t.bytes <= o + n for o, n in spans) for t in mixed.tensors]
+    assert inside == [t in stays for t in mixed.tensors]
+    assert sum(t.bytes for t in stays) <= sum(n for _, n in spans) <= sum(t.bytes + 32 for t in stays)
+    whole, _ = resident_spans(mixed.native, 0, 2)
+    more = sum(t.bytes for t in mixed.tensors if t.name in routed and t.name[:6] in ("blk.3.", "blk.4."))
+    assert sum(n for _, n in whole) - sum(n for _, n in spans) >= more
+    with rt.Model.open(make("tiny", changes={"layers": 12, "index_top_k": 8})) as model:
+        ones = layer_spans(model.native, 0, 1)
+        tens = layer_spans(model.native, 0, 10)
+        assert not {o for o, _ in ones} & {o for o, _ in tens}
+        assert sum(n for _, n in ones) < sum(t.bytes + 32 for t in model.tensors if t.name.startswith("blk.1."))
+        with pytest.raises(rt.ModelError, match="block 13 has no tensors"):
+            layer_spans(model.native, 0, 13)
 
 
 # ---- refusals ----

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures streaming on one model: what the disk gives for reads of an expert's size, what decoding makes of it, and how
-much memory was used against what was planned.
+"""Measures streaming on one model: what the disk gives for reads of an expert's size, what decoding makes of it, and
+how much memory was used against what was planned.
 
     bench_stream.py MODEL --cache 600MB [--direct-io] [--tokens 32] [--prompt 64] [--skew 1.2] ...
 
@@ -95,8 +95,11 @@ def measure(args: argparse.Namespace) -> dict:
                 engine.eval(token)
             seconds = time.monotonic() - started
             b = engine.stats()
-            found = {"plan": vars(engine.plan), "prefill_tokens_per_second": args.prompt / prefill if args.prompt else None,
-                     "decode_tokens_per_second": args.tokens / seconds}  # fmt: skip
+            found = {
+                "plan": vars(engine.plan),
+                "prefill_tokens_per_second": args.prompt / prefill if args.prompt else None,
+                "decode_tokens_per_second": args.tokens / seconds,
+            }
             if b.stream is not None and a.stream is not None:
                 hits, misses = b.stream.hits - a.stream.hits, b.stream.misses - a.stream.misses
                 found |= {

@@ -178,6 +178,17 @@ glm52_status glm52_engine_stream_layer(const glm52_engine *engine, uint32_t laye
     return GLM52_OK;
 }
 
+glm52_status glm52_engine_shrink_cache(glm52_engine *engine, uint64_t cache_bytes, uint64_t *now_out) {
+    if (engine == NULL || now_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "shrink_cache: NULL pointer");
+    if (engine->stream == NULL) return glm52_fail(GLM52_ERR_UNSUPPORTED, "this engine does not stream");
+    return glm52_stream_shrink(engine->stream, cache_bytes, now_out);
+}
+
+glm52_status glm52_engine_flush_usage(glm52_engine *engine) {
+    if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "flush_usage: NULL pointer");
+    return engine->stream == NULL ? GLM52_OK : glm52_stream_flush(engine->stream);
+}
+
 const char *glm52_engine_stream_warnings(const glm52_engine *engine) {
     return engine == NULL || engine->stream == NULL ? "" : engine->stream->warnings;
 }

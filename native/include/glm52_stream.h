@@ -223,6 +223,13 @@ GLM52_API void glm52_cache_turn(glm52_cache *cache, bool repin);
 GLM52_API glm52_status glm52_cache_preload(glm52_cache *cache, glm52_expert_id id, uint32_t heat, bool *given_out,
                                            glm52_load *load_out);
 
+/* Takes slots out of use for good until a class has no more than slots of them: empty ones first, then those whose
+ * experts would go first. Lists them in gone_out [slots of the class]. What is pinned, being read or in use stays,
+ * and so does one slot that is not pinned. Errors: ARGUMENT (also if a selection is under way); BUDGET if it can't
+ * come down so far, with the number it can: nothing is changed then. */
+GLM52_API glm52_status glm52_cache_shrink(glm52_cache *cache, uint32_t class_index, uint32_t slots,
+                                          uint32_t *gone_out, uint32_t *gone_count_out);
+
 /* The slot that holds an expert, loaded or being loaded, or -1. */
 GLM52_API int64_t glm52_cache_find(const glm52_cache *cache, uint32_t layer, uint32_t expert);
 
@@ -330,6 +337,15 @@ GLM52_API glm52_status glm52_engine_stream_stats(const glm52_engine *engine, glm
 GLM52_API glm52_status glm52_engine_stream_layer(const glm52_engine *engine, uint32_t layer,
                                                  glm52_stream_layer_stats *stats_out);
 
+/* Gives memory back under pressure, between calls: the expert cache takes no more than cache_bytes afterwards, the
+ * coldest experts gone. It does not grow again. *now_out is what it takes then. Errors: ARGUMENT; UNSUPPORTED if
+ * the engine does not stream; BUDGET if pins and one slot per size need more: nothing is changed then. */
+GLM52_API glm52_status glm52_engine_shrink_cache(glm52_engine *engine, uint64_t cache_bytes, uint64_t *now_out);
+
+/* Writes the usage ledger now, if there is one and it has changed. Close does the same but can't tell of a failure.
+ * Errors: ARGUMENT if engine is NULL; IO. */
+GLM52_API glm52_status glm52_engine_flush_usage(glm52_engine *engine);
+
 /* What an engine had to say at open beside its status (a damaged ledger, memory that could not be locked), one
  * line each; "" if nothing. Lives as long as the engine. */
 GLM52_API const char *glm52_engine_stream_warnings(const glm52_engine *engine);
@@ -349,6 +365,18 @@ typedef struct glm52_stream_plan {
     uint32_t class_count;
     glm52_size_class classes[GLM52_SIZE_CLASSES_MAX];
 } glm52_stream_plan;
+
+/* Ranges of shard's file that stay mapped while experts are streamed: every tensor but the routed experts behind
+ * the first full_layers sparse layers of the trunk, MTP blocks left out; sorted, touching ones merged. Writes up to
+ * count_max of them; *count_out is how many there are, *tensor_max_out the bytes of the largest tensor among them.
+ * Errors: ARGUMENT if a pointer is NULL or there is no such shard or no such range; MEMORY. */
+GLM52_API glm52_status glm52_resident_spans(const glm52_model *model, uint32_t shard, uint32_t full_layers,
+                                            glm52_span *spans_out, uint64_t count_max, uint64_t *count_out,
+                                            uint64_t *tensor_max_out);
+
+/* Ranges of shard's file that hold block layer, as above. Errors: as above; MODEL if the block has no tensors. */
+GLM52_API glm52_status glm52_layer_spans(const glm52_model *model, uint32_t shard, uint32_t layer,
+                                         glm52_span *spans_out, uint64_t count_max, uint64_t *count_out);
 
 /* Works out what streaming takes. left_bytes is what an automatic budget may have (after everything else).
  * Errors: ARGUMENT; BUDGET; UNSUPPORTED for a model without routed experts or with too many sizes. */

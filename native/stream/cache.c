@@ -571,6 +571,40 @@ void glm52_cache_turn(glm52_cache *cache, bool repin) {
     if (changed) rerank(cache);
 }
 
+glm52_status glm52_cache_shrink(glm52_cache *cache, uint32_t class_index, uint32_t slots, uint32_t *gone_out,
+                                uint32_t *gone_count_out) {
+    if (cache == NULL || gone_out == NULL || gone_count_out == NULL || class_index >= cache->class_count ||
+        cache->item_count > 0) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "cache_shrink: NULL pointer, no class %u, or a selection is under way",
+                          class_index);
+    }
+    struct glm52_cache_class *class = &cache->classes[class_index];
+    *gone_count_out = 0;
+    if (class->slots <= slots) return GLM52_OK;
+    const uint32_t pinned = class->slots - class->dynamic, movable = class->free_count + class->heap_count;
+    const uint32_t going = class->slots - slots;
+    if (going >= class->dynamic || going > movable) {
+        return glm52_fail(GLM52_ERR_BUDGET, "an expert cache of %u slots, %u of them pinned, can't come down to %u",
+                          class->slots, pinned, slots);
+    }
+    for (uint32_t i = 0; i < going; i++) {
+        const bool is_free = class->free_count > 0;
+        const uint32_t slot = is_free ? pop_free(cache, class) : cache->heap[class->first];
+        if (!is_free) {
+            heap_remove(cache, slot);
+            empty_slot(cache, slot);
+            cache->stats.evictions++;
+            cache->stats.resident--;
+        }
+        cache->slots[slot].phase = PHASE_DISABLED;
+        gone_out[(*gone_count_out)++] = slot;
+    }
+    class->slots -= going;
+    class->dynamic -= going;
+    cache->stats.slots -= going;
+    return GLM52_OK;
+}
+
 glm52_status glm52_cache_preload(glm52_cache *cache, glm52_expert_id id, uint32_t heat, bool *given_out,
                                  glm52_load *load_out) {
     if (cache == NULL || given_out == NULL || load_out == NULL || cache->item_count > 0) {

@@ -12,7 +12,8 @@ enum phase {
     PHASE_EMPTY,      /* pinned, not read yet */
     PHASE_LOADING,    /* being read */
     PHASE_IDLE,       /* there */
-    PHASE_LEASED      /* there and in use */
+    PHASE_LEASED,     /* there and in use */
+    PHASE_DISABLED    /* out of use for good, its memory given back */
 };
 
 struct glm52_cache_slot {
@@ -29,8 +30,8 @@ struct glm52_cache_entry {
     int32_t slot;         /* NO_SLOT: in none */
 };
 
-/* Slots first .. first + slots - 1, of which dynamic are not pinned. Heap and free list lie at first of their
- * arrays. */
+/* slots of those from first on (all, until the class shrinks), of which dynamic are not pinned. Heap and free list
+ * lie at first of their arrays. */
 struct glm52_cache_class {
     uint32_t first, slots, dynamic, heap_count, free_count;
 };

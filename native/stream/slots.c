@@ -85,6 +85,11 @@ void glm52_slots_free(struct glm52_slots *slots) {
     *slots = (struct glm52_slots){0};
 }
 
+void glm52_slots_return(const struct glm52_slots *slots, uint32_t slot, uint64_t slot_bytes) {
+    munlock(slots->address[slot], (size_t)slot_bytes);
+    madvise(slots->address[slot], (size_t)slot_bytes, MADV_DONTNEED);
+}
+
 void glm52_slots_wire(struct glm52_slots *slots) {
     for (uint32_t i = 0; i < slots->slab_count; i++) {
         if (mlock(slots->slabs[i].memory, (size_t)slots->slabs[i].bytes) != 0) {

@@ -37,6 +37,9 @@ glm52_status glm52_slots_make(struct glm52_slots *slots, const uint64_t *bytes, 
                               uint32_t class_count, struct glm52_allocations *allocations);
 void glm52_slots_free(struct glm52_slots *slots);
 
+/* Gives the memory of a slot back to the system; the slot may not be used any more. */
+void glm52_slots_return(const struct glm52_slots *slots, uint32_t slot, uint64_t slot_bytes);
+
 /* Locks slab after slab in memory until the system refuses one, which is no error: wired_bytes says how far it
  * came. */
 void glm52_slots_wire(struct glm52_slots *slots);

@@ -229,11 +229,58 @@ void glm52_stream_tick(struct glm52_stream *stream, uint32_t rows) {
 
 void glm52_stream_turn(struct glm52_stream *stream) {
     glm52_cache_turn(stream->cache, stream->options.live_repin != 0);
-    if (stream->usage.counts == NULL || !stream->usage.changed) return;
-    if (glm52_usage_write(&stream->usage, stream->usage_path) != GLM52_OK) {
+    if (glm52_stream_flush(stream) != GLM52_OK) {
         glm52_stream_warn(stream, "%s", glm52_error_message());
         stream->usage.changed = false;   /* said once, not at every turn */
     }
+}
+
+/* How far each class comes down: the same share of what one slot beside its pins leaves it. */
+static void share_shrinking(const struct glm52_stream *stream, uint64_t least, uint64_t cache_bytes,
+                            uint32_t *targets) {
+    const uint64_t above = stream->plan.cache_bytes - least, kept = cache_bytes - least;
+    for (uint32_t c = 0; c < stream->plan.class_count; c++) {
+        const struct glm52_cache_class *class = &stream->cache->classes[c];
+        const uint64_t movable = class->dynamic - 1;
+        /* Rounded down, so that the sum stays below; both are far below 2^32 slots of 2^32 bytes. */
+        const uint64_t stays = above == 0 ? 0 : (uint64_t)((double)movable * ((double)kept / (double)above));
+        targets[c] = class->slots - (uint32_t)(movable - (stays < movable ? stays : movable));
+    }
+}
+
+glm52_status glm52_stream_shrink(struct glm52_stream *stream, uint64_t cache_bytes, uint64_t *now_out) {
+    glm52_stream_plan *plan = &stream->plan;
+    *now_out = plan->cache_bytes;
+    if (cache_bytes >= plan->cache_bytes) return GLM52_OK;
+    uint64_t least = 0;
+    for (uint32_t c = 0; c < plan->class_count; c++) {
+        const struct glm52_cache_class *class = &stream->cache->classes[c];
+        least += (class->slots - class->dynamic + 1) * plan->classes[c].slot_bytes;
+    }
+    if (cache_bytes < least) {
+        return glm52_fail(GLM52_ERR_BUDGET, "the expert cache of %llu bytes can't come down to %llu: pins and one slot "
+                          "of each of %u sizes need %llu", (unsigned long long)plan->cache_bytes,
+                          (unsigned long long)cache_bytes, plan->class_count, (unsigned long long)least);
+    }
+    uint32_t targets[GLM52_SIZE_CLASSES_MAX];
+    share_shrinking(stream, least, cache_bytes, targets);
+    for (uint32_t c = 0; c < plan->class_count; c++) {
+        uint32_t count = 0;
+        GLM52_TRY(glm52_cache_shrink(stream->cache, c, targets[c], stream->gone, &count));
+        for (uint32_t i = 0; i < count; i++) {
+            glm52_slots_return(&stream->slots, stream->gone[i], plan->classes[c].slot_bytes);
+        }
+        plan->classes[c].slots -= count;
+        plan->slots -= count;
+        plan->cache_bytes -= count * plan->classes[c].slot_bytes;
+    }
+    *now_out = plan->cache_bytes;
+    return GLM52_OK;
+}
+
+glm52_status glm52_stream_flush(struct glm52_stream *stream) {
+    if (stream->usage.counts == NULL || !stream->usage.changed) return GLM52_OK;
+    return glm52_usage_write(&stream->usage, stream->usage_path);
 }
 
 void glm52_stream_hint(struct glm52_stream *stream, uint32_t layer, const int32_t *ids, uint32_t rows) {

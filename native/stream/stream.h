@@ -8,8 +8,8 @@
  *
  * Each table holds experts that were in none before, and NULL elsewhere. Of a batch of several rows they come in
  * ascending order of their numbers, so that moe, which adds in that order, gives the bits it gives when all are at
- * hand; of a single row in any order, those at hand first, and forward.c puts their sum in order. What a table names stays in
- * place until the next call: on a device, wait for its work before calling. */
+ * hand; of a single row in any order, those at hand first, and forward.c puts their sum in order. What a table names
+ * stays in place until the next call: on a device, wait for its work before calling. */
 #ifndef GLM52_STREAM_H
 #define GLM52_STREAM_H
 
@@ -44,6 +44,7 @@ struct glm52_stream {
     struct glm52_gguf *mirror;
     struct glm52_slot_state *states;     /* [slots] */
     glm52_load *loads;                   /* [slots] */
+    uint32_t *gone;                      /* [slots] what shrinking took away */
     glm52_expert *table;                 /* [experts] */
     int32_t *ids;                        /* [chunk_rows, experts_used] the executor's copy of routes */
 
@@ -95,6 +96,10 @@ void glm52_stream_hint(struct glm52_stream *stream, uint32_t layer, const int32_
 
 /* Reads experts that nobody waits for yet; loads as glm52_cache_preload gave them. Errors: IO. */
 glm52_status glm52_stream_preload(struct glm52_stream *stream, const glm52_load *loads, uint32_t count);
+
+/* What glm52_engine_shrink_cache and glm52_engine_flush_usage do. */
+glm52_status glm52_stream_shrink(struct glm52_stream *stream, uint64_t cache_bytes, uint64_t *now_out);
+glm52_status glm52_stream_flush(struct glm52_stream *stream);
 
 void glm52_stream_stats_get(struct glm52_stream *stream, glm52_stream_stats *stats_out);
 void glm52_stream_warn(struct glm52_stream *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -67,9 +67,10 @@ static glm52_status allocate(struct glm52_stream *stream, uint32_t slots, uint32
     stream->before.layer_stats = glm52_stream_allocate(a, s->layers, sizeof(*stream->layer_stats));
     stream->segment_experts = glm52_stream_allocate(a, s->experts, sizeof(uint32_t));
     stream->segment_slots = glm52_stream_allocate(a, s->experts, sizeof(uint32_t));
-    if (stream->segment_experts == NULL || stream->segment_slots == NULL || stream->states == NULL ||
-        stream->loads == NULL || stream->table == NULL || stream->ids == NULL || stream->layer_stats == NULL ||
-        stream->before.layer_stats == NULL) {
+    stream->gone = glm52_stream_allocate(a, slots, sizeof(*stream->gone));
+    if (stream->gone == NULL || stream->segment_experts == NULL || stream->segment_slots == NULL ||
+        stream->states == NULL || stream->loads == NULL || stream->table == NULL || stream->ids == NULL ||
+        stream->layer_stats == NULL || stream->before.layer_stats == NULL) {
         return glm52_fail(GLM52_ERR_MEMORY, "no memory for the tables of %u slots", slots);
     }
     return GLM52_OK;
@@ -291,6 +292,7 @@ void glm52_stream_close(struct glm52_stream *stream) {
     glm52_slots_free(&stream->slots);
     glm52_gguf_close(stream->mirror);
     free(stream->usage.counts);
+    free(stream->gone);
     free(stream->segment_experts);
     free(stream->segment_slots);
     free(stream->states);

@@ -106,12 +106,79 @@ static uint64_t buffer_bytes(const struct glm52_model *model, const glm52_stream
                              uint32_t chunk_rows, uint32_t slots) {
     const glm52_shape *s = &model->shape;
     const uint32_t workers = options->workers == 0 ? GLM52_WORKERS_DEFAULT : options->workers;
-    const uint64_t per_slot = sizeof(struct glm52_slot_state) + sizeof(glm52_load) + sizeof(uint8_t *);
+    const uint64_t per_slot = sizeof(struct glm52_slot_state) + sizeof(glm52_load) + sizeof(uint8_t *) +
+                              sizeof(uint32_t);
     return sizeof(struct glm52_stream) + glm52_cache_bytes(s->layers, s->experts, slots) + slots * per_slot +
            glm52_io_bytes(workers, slots, slice_bytes_max(model), options->direct_io != 0) +
-           s->experts * (sizeof(glm52_expert) + 2 * sizeof(uint32_t)) + (uint64_t)chunk_rows * s->experts_used * sizeof(int32_t) +
+           s->experts * (sizeof(glm52_expert) + 2 * sizeof(uint32_t)) +
+           (uint64_t)chunk_rows * s->experts_used * sizeof(int32_t) +
            2ull * s->layers * sizeof(glm52_stream_layer_stats) +
            (options->usage_path == NULL ? 0 : (uint64_t)s->layers * s->experts * sizeof(uint32_t));
+}
+
+/* ---- spans ---- */
+
+typedef bool wanted_fn(const glm52_model *model, const glm52_tensor_info *tensor, uint32_t number);
+
+static bool is_resident(const glm52_model *model, const glm52_tensor_info *tensor, uint32_t full_layers) {
+    const int64_t layer = glm52_tensor_layer(tensor->name);
+    if (layer >= (int64_t)model->shape.layers) return false;
+    if (strstr(tensor->name, "_exps.weight") == NULL) return true;
+    uint32_t sparse_before = 0;
+    for (int64_t i = 0; i < layer; i++) sparse_before += !model->layers[i].dense;
+    return sparse_before < full_layers;
+}
+
+static bool is_of_layer(const glm52_model *model, const glm52_tensor_info *tensor, uint32_t layer) {
+    (void)model;
+    return glm52_tensor_layer(tensor->name) == (int64_t)layer;
+}
+
+/* Spans of the tensors of a shard that are wanted, merged. */
+static glm52_status make_spans(const glm52_model *model, uint32_t shard, wanted_fn *is_wanted, uint32_t number,
+                               glm52_span *spans_out, uint64_t count_max, uint64_t *count_out,
+                               uint64_t *tensor_max_out) {
+    const struct glm52_gguf *gguf = model->gguf;
+    glm52_span *spans = calloc(gguf->tensor_count, sizeof(*spans));
+    if (spans == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for the spans of a file");
+    uint64_t count = 0, tensor_max = 0;
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+        const glm52_tensor_info *tensor = &gguf->tensors[i];
+        if (tensor->shard != shard || !is_wanted(model, tensor, number)) continue;
+        spans[count++] = (glm52_span){tensor->offset, tensor->bytes};
+        tensor_max = glm52_max_u64(tensor_max, tensor->bytes);
+    }
+    const glm52_status status = glm52_spans_merge(spans, &count);
+    if (status == GLM52_OK) {
+        for (uint64_t i = 0; i < count && i < count_max; i++) spans_out[i] = spans[i];
+        *count_out = count;
+        *tensor_max_out = tensor_max;
+    }
+    free(spans);
+    return status;
+}
+
+glm52_status glm52_resident_spans(const glm52_model *model, uint32_t shard, uint32_t full_layers,
+                                  glm52_span *spans_out, uint64_t count_max, uint64_t *count_out,
+                                  uint64_t *tensor_max_out) {
+    if (model == NULL || count_out == NULL || tensor_max_out == NULL || (spans_out == NULL && count_max > 0) ||
+        shard >= model->gguf->shard_count) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "resident_spans: NULL pointer or no shard %u", shard);
+    }
+    return make_spans(model, shard, is_resident, full_layers, spans_out, count_max, count_out, tensor_max_out);
+}
+
+glm52_status glm52_layer_spans(const glm52_model *model, uint32_t shard, uint32_t layer, glm52_span *spans_out,
+                               uint64_t count_max, uint64_t *count_out) {
+    if (model == NULL || count_out == NULL || (spans_out == NULL && count_max > 0) ||
+        shard >= model->gguf->shard_count) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "layer_spans: NULL pointer or no shard %u", shard);
+    }
+    uint64_t tensor_max = 0;
+    const glm52_status status = make_spans(model, shard, is_of_layer, layer, spans_out, count_max, count_out,
+                                           &tensor_max);
+    if (status != GLM52_ERR_ARGUMENT) return status;
+    return glm52_fail(GLM52_ERR_MODEL, "%s: block %u has no tensors here", glm52_model_path(model, shard), layer);
 }
 
 glm52_status glm52_stream_plan_make(const glm52_model *model, const glm52_stream_options *options,

@@ -253,8 +253,17 @@ class Engine:
         layers = tuple(LayerStats(**layer) for layer in streamed[1])
         return replace(stats, stream=StreamStats.from_fields(streamed[0]), stream_layers=layers)
 
+    def shrink_cache(self, cache_bytes: int) -> int:
+        """Gives memory back under pressure: the expert cache takes no more than cache_bytes from now on, and what it
+        takes is returned. Changes no result. Raises MemoryBudgetError if pins and one slot of each size need more,
+        UnsupportedError if the engine does not stream."""
+        if not 0 <= cache_bytes < 2**64:
+            raise ArgumentError(f"cache_bytes {cache_bytes} is out of range")
+        return self._native.shrink_cache(cache_bytes)
+
     def close(self) -> None:
-        """Frees the engine; closing twice is fine."""
+        """Frees the engine; closing twice is fine. Raises IoError, when all is freed, if its usage ledger could not be
+        written."""
         self._native.close()
 
     def __enter__(self) -> "Engine":

@@ -277,6 +277,23 @@ def _struct(struct: Any) -> Any:
     return {name: _struct(getattr(struct, name)) for name, _ in ffi.typeof(struct).fields}
 
 
+def resident_spans(model: "NativeModel", shard: int, full_layers: int) -> tuple[list[tuple[int, int]], int]:
+    """(offset, bytes) of what stays mapped of a shard, and the bytes of its largest tensor."""
+    count, largest = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    _check(lib.glm52_resident_spans(model.pointer, shard, full_layers, ffi.NULL, 0, count, largest))
+    spans = ffi.new("glm52_span[]", count[0])
+    _check(lib.glm52_resident_spans(model.pointer, shard, full_layers, spans, count[0], count, largest))
+    return [(span.offset, span.bytes) for span in spans], largest[0]
+
+
+def layer_spans(model: "NativeModel", shard: int, layer: int) -> list[tuple[int, int]]:
+    """(offset, bytes) of what a shard holds of a block."""
+    count = ffi.new("uint64_t *")
+    spans = ffi.new("glm52_span[]", 64)
+    _check(lib.glm52_layer_spans(model.pointer, shard, layer, spans, 64, count))
+    return [(spans[i].offset, spans[i].bytes) for i in range(count[0])]
+
+
 def stream_plan(model: "NativeModel", options: dict[str, Any], chunk_rows: int, left_bytes: int) -> dict[str, Any]:
     """glm52_stream_plan as a dict; classes is the list of size classes that are there."""
     native_options, kept = _stream_options(options)
@@ -443,8 +460,10 @@ class NativeEngine:
     def close(self) -> None:
         if self._owner is None:
             return
-        with self._running():
+        with self._running() as engine:
+            status = lib.glm52_engine_flush_usage(engine)
             self._owner = None
+        _check(status)
 
     def prefill(self, ids: list[int], progress: Progress | None) -> int:
         """Tokens completed: fewer than given if progress said stop."""
@@ -570,6 +589,12 @@ class NativeEngine:
                 _check(lib.glm52_engine_stream_layer(engine, i, layer))
                 layers.append(_struct(layer[0]))
             return _struct(stats[0]), layers
+
+    def shrink_cache(self, cache_bytes: int) -> int:
+        now = ffi.new("uint64_t *")
+        with self._running() as engine:
+            _check(lib.glm52_engine_shrink_cache(engine, cache_bytes, now))
+        return now[0]
 
     def stream_warnings(self) -> list[str]:
         with self._running() as engine:

@@ -1,5 +1,5 @@
-/* test_stream_engine.c - whole engines that stream, from C: bits of the resident run under cancellation at any place, with
- * computing and reading threads at once. */
+/* test_stream_engine.c - whole engines that stream, from C: bits of the resident run under cancellation at any place,
+ * with computing and reading threads at once. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
