@@ -155,11 +155,11 @@ def test_files_of_the_past_are_still_read(engine: rt.Engine, tmp_path: Path) -> 
     assert data[:8] == b"GLM52CKP" and data[24:56].hex() == engine.model.identity
     sections = 4 + shape.layers + sum(shape.index_full)
     assert struct.unpack_from("<IIQ", data, 8) == (1, sections, len(data))
-    assert struct.unpack_from("<IIfIIIIIIIIIIII", data, 56) == (
+    assert struct.unpack_from("<IIfIIIIIIIIIIIII", data, 56) == (
         0, 0, struct.unpack("<f", struct.pack("<f", shape.rms_epsilon))[0], 1, 12, CONTEXT, shape.layers,
-        shape.kv_lora, shape.rope, shape.index_key, shape.vocab, 1, 3, 0, 0,
+        shape.kv_lora, shape.rope, shape.index_key, shape.vocab, shape.hidden, 1, 3, 0, 0,
     )  # fmt: skip
-    assert data[224:256] == hashlib.sha256(data[:224]).digest() and not any(data[112:224])
+    assert data[224:256] == hashlib.sha256(data[:224]).digest() and not any(data[116:224])
     at, digests = 256, [data[:256]]
     kinds = []
     while at < len(data) - 32:
@@ -271,7 +271,9 @@ def forged(data: bytes, **changes) -> bytes:
         ({"position": 2}, rt.CheckpointError, "sections in"),
         ({"sections": 3}, rt.CheckpointError, "3 sections"),
         ({"file_bytes": 2**62}, rt.CheckpointError, "the header says"),
-        ({"flags": 2}, rt.CheckpointError, "flags 2"),
+        ({"flags": 4}, rt.CheckpointError, "flags 4"),
+        ({"flags": 3}, rt.CheckpointError, "sections in"),
+        ({"hidden": 65}, rt.CheckpointError, "hidden 65"),
         ({"flags": 0}, rt.CheckpointError, "sections in"),
         ({"flags": 1, "position": 0}, rt.CheckpointError, "flags 1 at position 0"),
         ({"tag_bytes": 2**20 + 1}, rt.CheckpointError, "a tag of 1048577"),

@@ -46,7 +46,8 @@ def fresh_logits(model: rt.Model, ids: list[int], **options) -> bytes:
         ({"chunk_rows": 4097}, rt.ArgumentError, "chunk_rows 4097; at most 4096"),
         ({"latent_epsilon": -1e-6}, rt.ArgumentError, "latent_epsilon"),
         ({"latent_epsilon": float("nan")}, rt.ArgumentError, "latent_epsilon"),
-        ({"mtp": True}, rt.UnsupportedError, "mtp"),
+        ({"profile": "x"}, rt.UnsupportedError, "profile"),
+        ({"mtp": True, "drafts": 8}, rt.ArgumentError, "drafts at most 7"),
     ],
 )
 def test_bad_options_are_refused_by_name(micro: rt.Model, options: dict, kind: type, words: str) -> None:
@@ -394,10 +395,16 @@ class Conversation(RuleBasedStateMachine):
     scratch: Path
     known: dict[tuple[int, ...], bytes] = {}
 
-    @initialize(quality=st.booleans(), kv_type=st.sampled_from(["f16", "f32"]))
-    def open(self, quality: bool, kv_type: str) -> None:
+    @initialize(
+        quality=st.booleans(), kv_type=st.sampled_from(["f16", "f32"]), drafts=st.sampled_from([None, 0, 1, 3, 7]),
+        streams=st.booleans(),
+    )  # fmt: skip
+    def open(self, quality: bool, kv_type: str, drafts: int | None, streams: bool) -> None:
         self.options = {"quality": quality, "kv_type": kv_type}
-        self.engine = rt.Engine(self.model, context=CONTEXT, chunk_rows=4, **self.options)
+        more: dict = {} if drafts is None else {"mtp": True, "drafts": drafts}
+        if streams:
+            more["streaming"] = rt.Streaming(cache_experts=2)
+        self.engine = rt.Engine(self.model, context=CONTEXT, chunk_rows=4, **self.options, **more)
         self.held: list[int] = []
         self.has_logits = False
         self.parked: list[tuple[rt.State, list[int], bool]] = []
@@ -435,6 +442,26 @@ class Conversation(RuleBasedStateMachine):
         self.engine.eval(token)
         self.held.append(token)
         self.has_logits = True
+
+    @precondition(lambda self: len(self.held) < CONTEXT)
+    @rule(token=st.integers(0, 3), ahead=st.integers(0, 8), follow=st.booleans())
+    def eval_ahead(self, token: int, ahead: int, follow: bool) -> None:
+        token = (self.engine.ahead or [token])[0] if follow else token
+        self.engine.eval(token, ahead)
+        self.held.append(token)
+        self.has_logits = True
+
+    @precondition(lambda self: len(self.held) < CONTEXT)
+    @rule(token=st.integers(0, 3), count=st.integers(1, 9), cancel_at=st.integers(0, 30))
+    def speculate(self, token: int, count: int, cancel_at: int) -> None:
+        left = iter(range(cancel_at))
+        tokens = self.engine.speculate(token, count, lambda: next(left, None) is None)
+        assert not tokens or tokens[0] == token
+        for index, chosen in enumerate(tokens):
+            if index:
+                assert chosen == int(np.frombuffer(self.fresh(), np.float32).argmax())
+            self.held.append(chosen)
+            self.has_logits = True
 
     @rule(token=st.sampled_from([-1, 512, 10**6]))
     def refused(self, token: int) -> None:
@@ -518,10 +545,13 @@ class Conversation(RuleBasedStateMachine):
             with pytest.raises(rt.Error, match="no logits"):
                 _ = self.engine.logits
             return
+        assert self.engine.logits.tobytes() == self.fresh()
+
+    def fresh(self) -> bytes:
         key = (*self.held, *self.options.values())
         if key not in self.known:
             self.known[key] = fresh_logits(self.model, self.held, **self.options)
-        assert self.engine.logits.tobytes() == self.known[key]
+        return self.known[key]
 
 
 def test_any_order_of_calls_equals_a_fresh_run(micro: rt.Model, tmp_path: Path) -> None:

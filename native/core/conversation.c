@@ -105,6 +105,7 @@ static glm52_status check_pair(const glm52_engine *engine, const glm52_session *
 
 glm52_status glm52_session_swap(glm52_engine *engine, glm52_session *session) {
     GLM52_TRY(check_pair(engine, session, "session_swap"));
+    glm52_mtp_settle(engine);
     const struct glm52_conversation held = engine->held;
     engine->held = session->held;
     session->held = held;
@@ -127,6 +128,7 @@ static void copy_rows(const struct glm52_engine *engine, void *to, const void *f
 
 glm52_status glm52_session_copy(glm52_engine *engine, glm52_session *session) {
     GLM52_TRY(check_pair(engine, session, "session_copy"));
+    glm52_mtp_settle(engine);
     struct glm52_conversation *to = &session->held;
     const struct glm52_conversation *from = &engine->held;
     const glm52_shape *s = &engine->model->shape;
@@ -137,15 +139,18 @@ glm52_status glm52_session_copy(glm52_engine *engine, glm52_session *session) {
     const size_t element_bytes = engine->options.kv_type == GLM52_KV_F32 ? 4 : 2;
     const size_t kv_bytes = (size_t)from->position * (s->kv_lora + s->rope) * element_bytes;
     const size_t index_bytes = (size_t)from->position * s->index_key * element_bytes;
-    for (uint32_t i = 0; i < s->layers; i++) {
+    for (uint32_t i = 0; i < glm52_blocks(engine->model, &engine->options); i++) {
         copy_rows(engine, to->kv_cache[i], from->kv_cache[i], kv_bytes, buffer);
         if (from->index_cache[i] == NULL) continue;
         copy_rows(engine, to->index_cache[i], from->index_cache[i], index_bytes, buffer);
     }
+    if (from->carry != NULL) copy_rows(engine, to->carry, from->carry, s->hidden * sizeof(float), buffer);
     free(buffer);
     memcpy(to->tokens, from->tokens, from->position * sizeof(int32_t));
     memcpy(session->logits, engine->host.logits, s->vocab * sizeof(float));
     to->position = from->position;
+    to->has_carry = from->has_carry;
+    to->mtp_rows = from->mtp_rows;
     to->has_logits = from->has_logits;
     return GLM52_OK;
 }

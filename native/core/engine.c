@@ -32,8 +32,17 @@ static glm52_status fill_defaults(const glm52_model *model, const glm52_engine_o
         return glm52_fail(GLM52_ERR_ARGUMENT, "latent_epsilon %g; it must be between 0 and 1",
                           (double)options.latent_epsilon);
     }
+    if (options.mtp > 1 || options.drafts > GLM52_DRAFTS_MAX) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "mtp %u, drafts %u; mtp must be 0 or 1, drafts at most %d", options.mtp,
+                          options.drafts, GLM52_DRAFTS_MAX);
+    }
+    if (options.mtp && model->shape.nextn_layers == 0) {
+        return glm52_fail(GLM52_ERR_UNSUPPORTED, "%s: mtp: the file has no MTP block", glm52_model_path(model, 0));
+    }
     if (options.chunk_rows == 0) options.chunk_rows = GLM52_CHUNK_ROWS_DEFAULT;
     if (options.chunk_rows > options.context) options.chunk_rows = options.context;
+    /* A batch must have room for drafts and for a row that is run once more. */
+    if (options.mtp && options.chunk_rows < GLM52_DRAFTS_MAX + 1) options.chunk_rows = GLM52_DRAFTS_MAX + 1;
     if (options.latent_epsilon == 0.0f) options.latent_epsilon = model->shape.rms_epsilon;
     *options_out = options;
     return GLM52_OK;
@@ -57,8 +66,9 @@ static glm52_status prepare(struct glm52_engine *engine, const glm52_engine_opti
 
 static void place_experts(struct glm52_engine *engine) {
     const glm52_shape *s = &engine->model->shape;
-    for (uint32_t i = s->dense_layers; i < s->layers; i++) {
-        const struct glm52_layer *layer = &engine->model->layers[i];
+    const bool streams = engine->options.streaming != NULL;
+    for (uint32_t i = streams ? s->layers : s->dense_layers; i < glm52_blocks(engine->model, &engine->options); i++) {
+        const struct glm52_layer *layer = i < s->layers ? &engine->model->layers[i] : &engine->model->nextn[0].layer;
         for (uint32_t e = 0; e < s->experts; e++) {
             engine->host.experts[(size_t)i * s->experts + e] = (glm52_expert){
                 .gate = (const uint8_t *)layer->experts_gate.data + e * layer->experts_gate.group_bytes,
@@ -85,10 +95,9 @@ static glm52_status allocate(struct glm52_engine *engine) {
     const size_t host_bytes = glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
     memset(engine->host_memory, 0, host_bytes);
     glm52_activations_lay(engine->model, &engine->options, &engine->act, engine->activation_memory);
-    if (engine->options.streaming == NULL) {
-        place_experts(engine);
-        return GLM52_OK;
-    }
+    place_experts(engine);
+    glm52_draft_policy_start(&engine->drafts, engine->options.drafts);
+    if (engine->options.streaming == NULL) return GLM52_OK;
     const glm52_stream_options *streaming = engine->options.streaming;
     engine->options.streaming = NULL;   /* the caller's, for this call */
     return glm52_stream_open(engine->model, streaming, &engine->stream_plan, engine->options.chunk_rows,
@@ -157,7 +166,9 @@ glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void 
 }
 
 void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out) {
-    if (engine != NULL && stats_out != NULL) *stats_out = engine->stats;
+    if (engine == NULL || stats_out == NULL) return;
+    *stats_out = engine->stats;
+    stats_out->mtp_length = engine->options.mtp ? engine->drafts.length : 0;
 }
 
 glm52_status glm52_engine_stream_stats(const glm52_engine *engine, glm52_stream_stats *stats_out) {

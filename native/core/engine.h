@@ -36,7 +36,13 @@ struct glm52_activations {
     float *router_logits;     /* [rows, experts] */
     int32_t *route_ids;       /* [rows, experts_used] */
     float *route_weights;     /* [rows, experts_used] */
-    float *logits;            /* [vocab] */
+    float *logits;            /* [vocab]; with MTP [1 + GLM52_DRAFTS_MAX, vocab] */
+
+    /* MTP alone. */
+    float *mtp_input;         /* [rows, 2 hidden] embedding and hidden state, normed */
+    float *mtp_hidden;        /* [rows, hidden] of the trunk's last batch, behind its final norm */
+    float *mtp_out;           /* [hidden] behind the block's own norm */
+    int32_t *mtp_selected;    /* [selected_stride + GLM52_DRAFTS_MAX] of a chained draft */
 
     float *expert_out;        /* [experts_used, hidden] of one token while experts are streamed: they come in in any
                                  order and are added in theirs */
@@ -52,7 +58,10 @@ struct glm52_activations {
 struct glm52_host {
     float *logits;                  /* [vocab] of the conversation's last token */
     float *rope_table;              /* [rows, rope], written to act.rope_table per batch */
-    glm52_expert *experts;          /* [layers, experts] where each expert lies */
+    glm52_expert *experts;          /* [blocks, experts] where each expert lies */
+    float *ahead_logits;            /* MTP: [1 + GLM52_DRAFTS_MAX, vocab] of the rows of ahead */
+    float *hidden;                  /* MTP: [hidden] on its way between two places of the backend */
+    int32_t *selected;              /* MTP: [selected_stride] the same */
     int32_t *observed_ids;          /* the observer's copies: [rows, experts_used], */
     float *observed_weights;        /* [rows, experts_used], */
     int32_t *observed_selected;     /* [rows, selected_stride], */
@@ -64,10 +73,22 @@ struct glm52_conversation {
     void *cache_memory;             /* of the backend */
     void *host_memory;
     int32_t *tokens;                /* [context] */
-    void **kv_cache;                /* [layers] each [context, kv_lora + rope] */
-    void **index_cache;             /* [layers] each [context, index_key], NULL where shared */
+    void **kv_cache;                /* [blocks] each [context, kv_lora + rope]; the MTP block's behind the trunk's */
+    void **index_cache;             /* [blocks] each [context, index_key], NULL where shared */
     uint32_t position;
     bool has_logits;                /* there are logits of token position - 1 */
+
+    /* MTP. Row i of its block's caches is made of token i's hidden state and token i + 1. */
+    float *carry;                   /* [hidden] of token position - 1, for the row that the next token completes */
+    bool has_carry;
+    uint32_t mtp_rows;              /* of the block's caches that hold; position - 1 unless some could not be made */
+};
+
+/* Rows that were run before anybody fed their tokens: a token and the drafts behind it, at base .. base + count - 1.
+ * Those that are fed are taken one by one; held.tokens has them all. */
+struct glm52_ahead {
+    uint32_t base, count, taken;
+    uint64_t ns;                    /* that drafting and running took */
 };
 
 /* A conversation beside the one that its engine holds. */
@@ -94,6 +115,8 @@ struct glm52_engine {
     struct glm52_host host;
 
     struct glm52_conversation held;
+    struct glm52_ahead ahead;
+    glm52_draft_policy drafts;
     uint32_t sessions_open;
     glm52_observer *observer;
     void *observer_user;
@@ -122,9 +145,9 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
 /* Tokens and tables of one conversation. */
 size_t glm52_conversation_lay(const struct glm52_model *model, const glm52_engine_options *options,
                               struct glm52_conversation *held_out, uint8_t *base);
-/* held has the arrays of pointers to fill in, NULL to only count; *index_bytes_out is the indexer's part. */
+/* held has the arrays of pointers to fill in, NULL to only count; *index_bytes_out is the trunk's indexers' part. */
 size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_options *options,
-                        const struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out);
+                        struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out);
 /* Bytes of a session. */
 uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_options *options);
 uint32_t glm52_plan_score_rows(const glm52_shape *shape, const glm52_engine_options *options);
@@ -134,10 +157,35 @@ uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine
 glm52_status glm52_conversation_open(const struct glm52_engine *engine, struct glm52_conversation *held_out);
 void glm52_conversation_close(const struct glm52_engine *engine, struct glm52_conversation *held);
 
-/* forward.c: runs row_count tokens from the engine's position on through the model and leaves the last one's
- * logits in act.logits. Writes cache rows from position on, and nothing else of the engine.
+/* Layers with caches: the trunk's, and with MTP its block. */
+static inline uint32_t glm52_blocks(const struct glm52_model *model, const glm52_engine_options *options) {
+    return model->shape.layers + (options->mtp ? 1u : 0u);
+}
+
+/* forward.c: runs row_count tokens from position on through the model and leaves the logits of the last logit_rows in
+ * act.logits and the residual streams in act.h. Writes cache rows from position on, and nothing else of the engine.
  * Errors: CANCELLED; what the backend reports. */
-glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint32_t row_count,
-                           struct glm52_watch watch);
+glm52_status glm52_forward(struct glm52_engine *engine, uint32_t position, const int32_t *ids, uint32_t row_count,
+                           uint32_t logit_rows, struct glm52_watch watch);
+
+/* mtp.c. All of these do nothing on an engine without MTP.
+ *
+ * Behind glm52_forward of tokens [position, row_count]: makes the block's rows that those tokens complete, and keeps
+ * the last hidden state. Errors: what the backend reports. */
+glm52_status glm52_mtp_feed(struct glm52_engine *engine, uint32_t position, uint32_t row_count);
+/* Behind glm52_forward of row_count rows: keeps their hidden states, for those that are taken. */
+void glm52_mtp_keep(struct glm52_engine *engine, uint32_t row_count);
+/* Whether drafts can be made behind the next token. */
+bool glm52_mtp_ready(const struct glm52_engine *engine);
+/* Predicts count tokens behind id, which is not fed yet. Errors: CANCELLED; what the backend reports. */
+glm52_status glm52_mtp_draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
+                             int32_t *drafts_out);
+/* Makes rows and hidden state of the tokens that were taken from ahead, and gives up the others. Called before anything
+ * else touches the conversation. */
+void glm52_mtp_settle(struct glm52_engine *engine);
+/* The conversation was cut at its position. */
+void glm52_mtp_cut(struct glm52_engine *engine);
+/* The greatest logit's token, of equal ones the lower; NaN counts as greatest. */
+uint32_t glm52_argmax(const float *logits, uint32_t count);
 
 #endif

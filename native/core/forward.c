@@ -6,22 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine.h"
+#include "batch.h"
 #include "error.h"
 
-/* Numbers and places that every step of one batch needs. */
-struct batch {
-    struct glm52_engine *engine;
-    const struct glm52_ops *ops;
-    glm52_backend *backend;
-    const glm52_shape *shape;
-    const struct glm52_activations *act;
-    uint32_t rows;
-    uint32_t position;
-    struct glm52_watch watch;
-};
-
-static void rms_norm(const struct batch *b, float *out, const float *x, const float *weight, uint32_t size,
+void glm52_batch_norm(const struct glm52_batch *b, float *out, const float *x, const float *weight, uint32_t size,
                      float epsilon) {
     const glm52_rms_norm_args args = {
         .row_count = b->rows, .row_size = size, .x_stride = size, .out_stride = size, .epsilon = epsilon};
@@ -29,7 +17,7 @@ static void rms_norm(const struct batch *b, float *out, const float *x, const fl
 }
 
 /* out[r] = matrix * x[r] for a matrix of one group. */
-static void matmul(const struct batch *b, float *out, const float *x, const struct glm52_matrix *matrix) {
+void glm52_batch_matmul(const struct glm52_batch *b, float *out, const float *x, const struct glm52_matrix *matrix) {
     const glm52_matmul_args args = {
         .row_count = b->rows, .in_count = matrix->in_count, .out_count = matrix->out_count, .group_count = 1,
         .type = matrix->type, .exact = b->engine->options.quality,
@@ -39,7 +27,7 @@ static void matmul(const struct batch *b, float *out, const float *x, const stru
 }
 
 /* out[r, h] = matrix[h] * x[r, h], where a head of x may be part of a wider row. */
-static void matmul_heads(const struct batch *b, float *out, const float *x, const struct glm52_matrix *matrix,
+static void matmul_heads(const struct glm52_batch *b, float *out, const float *x, const struct glm52_matrix *matrix,
                          uint32_t x_head_stride) {
     const uint32_t heads = matrix->group_count;
     const glm52_matmul_args args = {
@@ -50,19 +38,19 @@ static void matmul_heads(const struct batch *b, float *out, const float *x, cons
     b->ops->matmul(b->backend, &args, out, x, matrix->data);
 }
 
-static void rope(const struct batch *b, float *x, uint32_t heads, uint32_t head_stride) {
+static void rope(const struct glm52_batch *b, float *x, uint32_t heads, uint32_t head_stride) {
     const glm52_rope_args args = {.row_count = b->rows, .head_count = heads, .rope_size = b->shape->rope,
                                   .row_stride = heads * head_stride, .head_stride = head_stride};
     b->ops->rope(b->backend, &args, x, b->act->rope_table);
 }
 
-static void add(const struct batch *b, float *out, const float *x, const float *y, const float *z) {
+static void add(const struct glm52_batch *b, float *out, const float *x, const float *y, const float *z) {
     const glm52_add_args args = {.count = (uint64_t)b->rows * b->shape->hidden};
     b->ops->add(b->backend, &args, out, x, y, z);
 }
 
 /* Scores the rows first .. end - 1 of the batch against the index cache and picks their positions. */
-static void select_slice(const struct batch *b, void *index_cache, uint32_t first, uint32_t end) {
+static void select_slice(const struct glm52_batch *b, void *index_cache, uint32_t first, uint32_t end) {
     const glm52_shape *s = b->shape;
     const uint32_t context = b->engine->options.context;
     const glm52_index_score_args score = {
@@ -82,10 +70,10 @@ static void select_slice(const struct batch *b, void *index_cache, uint32_t firs
 /* The indexer of a full layer: stores this batch's keys, then leaves in act.selected the positions each row
  * attends to. Rows that see no more than index_top_k positions take them all; the keys are stored even then,
  * for the rows to come. x is the layer's normed input. */
-static void index_select(const struct batch *b, const struct glm52_layer *layer, void *index_cache) {
+static void index_select(const struct glm52_batch *b, const struct glm52_layer *layer, void *index_cache) {
     const glm52_shape *s = b->shape;
     const struct glm52_activations *act = b->act;
-    matmul(b, act->index_k, act->x, &layer->index_k);
+    glm52_batch_matmul(b, act->index_k, act->x, &layer->index_k);
     const glm52_index_store_args store = {
         .row_count = b->rows, .key_size = s->index_key, .rope_size = s->rope, .position = b->position,
         .kv_type = b->engine->options.kv_type, .x_stride = s->index_key, .epsilon = GLM52_INDEX_NORM_EPSILON};
@@ -101,9 +89,9 @@ static void index_select(const struct batch *b, const struct glm52_layer *layer,
     }
     if (dense_rows == b->rows) return;
 
-    matmul(b, act->index_q, act->q_a, &layer->index_q);
+    glm52_batch_matmul(b, act->index_q, act->q_a, &layer->index_q);
     rope(b, act->index_q, s->index_heads, s->index_key);
-    matmul(b, act->index_w, act->x, &layer->index_w);
+    glm52_batch_matmul(b, act->index_w, act->x, &layer->index_w);
     for (uint32_t first = dense_rows; first < b->rows; first += b->engine->score_rows) {
         const uint32_t left = b->rows - first;
         select_slice(b, index_cache, first, first + (left < b->engine->score_rows ? left : b->engine->score_rows));
@@ -112,18 +100,18 @@ static void index_select(const struct batch *b, const struct glm52_layer *layer,
 
 /* Multi-head latent attention in its absorbed form: queries are taken into the latent space (k_b), so that the
  * cache holds one latent row for all heads, and results are taken out of it (v_b). act.x -> act.y. */
-static void attention(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+static void attention(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
     const glm52_shape *s = b->shape;
     const struct glm52_activations *act = b->act;
     const struct glm52_engine *engine = b->engine;
     const uint32_t nope = s->key_mla - s->rope;
 
-    matmul(b, act->q_a, act->x, &layer->q_a);
-    rms_norm(b, act->q_a, act->q_a, layer->q_a_norm, s->q_lora, engine->options.latent_epsilon);
-    matmul(b, act->q, act->q_a, &layer->q_b);
+    glm52_batch_matmul(b, act->q_a, act->x, &layer->q_a);
+    glm52_batch_norm(b, act->q_a, act->q_a, layer->q_a_norm, s->q_lora, engine->options.latent_epsilon);
+    glm52_batch_matmul(b, act->q, act->q_a, &layer->q_b);
     rope(b, act->q + nope, s->heads, s->key_mla);
 
-    matmul(b, act->kv_a, act->x, &layer->kv_a);
+    glm52_batch_matmul(b, act->kv_a, act->x, &layer->kv_a);
     const glm52_kv_store_args store = {
         .row_count = b->rows, .latent = s->kv_lora, .rope_size = s->rope, .position = b->position,
         .kv_type = engine->options.kv_type, .x_stride = s->kv_lora + s->rope,
@@ -137,30 +125,30 @@ static void attention(const struct batch *b, const struct glm52_layer *layer, ui
     matmul_heads(b, act->q_latent, act->q, &layer->k_b, s->key_mla);
     const glm52_attention_args args = {
         .row_count = b->rows, .head_count = s->heads, .latent = s->kv_lora, .rope_size = s->rope,
-        .position = b->position, .k = s->index_top_k, .kv_type = engine->options.kv_type,
+        .position = b->position, .k = b->k, .kv_type = engine->options.kv_type,
         .selected_stride = engine->selected_stride,
         .q_latent_row_stride = s->heads * s->kv_lora, .q_latent_head_stride = s->kv_lora,
         .q_rope_row_stride = s->heads * s->key_mla, .q_rope_head_stride = s->key_mla,
         .out_row_stride = s->heads * s->kv_lora, .out_head_stride = s->kv_lora,
         .scale = 1.0f / sqrtf((float)s->key_mla)};
     b->ops->attention(b->backend, &args, act->o_latent, act->q_latent, act->q + nope,
-                      engine->held.kv_cache[number], act->selected);
+                      engine->held.kv_cache[number], b->selected);
     matmul_heads(b, act->o, act->o_latent, &layer->v_b, s->kv_lora);
-    matmul(b, act->y, act->o, &layer->attn_out);
+    glm52_batch_matmul(b, act->y, act->o, &layer->attn_out);
 }
 
 /* The router's choice of experts for rows of x. */
-static void choose_experts(const struct batch *b, const struct glm52_layer *layer, const float *x, float *logits,
+static void choose_experts(const struct glm52_batch *b, const struct glm52_layer *layer, const float *x, float *logits,
                            int32_t *ids, float *weights) {
     const glm52_shape *s = b->shape;
-    matmul(b, logits, x, &layer->router);
+    glm52_batch_matmul(b, logits, x, &layer->router);
     const glm52_router_args route = {.row_count = b->rows, .expert_count = s->experts,
                                      .used_count = s->experts_used, .normalise = s->expert_norm,
                                      .logits_stride = s->experts, .scale = s->expert_scale};
     b->ops->router(b->backend, &route, ids, weights, logits, layer->router_bias);
 }
 
-static glm52_moe_args moe_args(const struct batch *b, const struct glm52_layer *layer) {
+static glm52_moe_args moe_args(const struct glm52_batch *b, const struct glm52_layer *layer) {
     const glm52_shape *s = b->shape;
     return (glm52_moe_args){
         .row_count = b->rows, .expert_count = s->experts, .used_count = s->experts_used,
@@ -170,7 +158,7 @@ static glm52_moe_args moe_args(const struct batch *b, const struct glm52_layer *
 }
 
 /* Adds to act.routed what those of the chosen experts give that experts has. */
-static void add_experts(const struct batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
+static void add_experts(const struct glm52_batch *b, const struct glm52_layer *layer, const glm52_expert *experts) {
     const struct glm52_activations *act = b->act;
     const glm52_moe_args args = moe_args(b, layer);
     b->ops->moe(b->backend, &args, act->routed, act->x, act->route_ids, act->route_weights, experts);
@@ -179,7 +167,7 @@ static void add_experts(const struct batch *b, const struct glm52_layer *layer, 
 /* One token's experts: those at hand are computed while the others are read, each into a row of its own (a token with
  * used experts is used rows of x with one expert each). Then the rows are added in ascending order of the experts'
  * numbers. 0 + w y is w y, so the sums have the bits of one call that adds all. */
-static glm52_status add_one_tokens_experts(const struct batch *b, const struct glm52_layer *layer) {
+static glm52_status add_one_tokens_experts(const struct glm52_batch *b, const struct glm52_layer *layer) {
     const struct glm52_activations *act = b->act;
     const uint32_t used = b->shape->experts_used, hidden = b->shape->hidden;
     glm52_moe_args args = moe_args(b, layer);
@@ -209,7 +197,7 @@ static glm52_status add_one_tokens_experts(const struct batch *b, const struct g
 
 /* Adds a batch's experts as they come in, in ascending order of their numbers: the order in which one call adds
  * all. */
-static glm52_status add_streamed_experts(const struct batch *b, const struct glm52_layer *layer) {
+static glm52_status add_streamed_experts(const struct glm52_batch *b, const struct glm52_layer *layer) {
     const struct glm52_watch watch = b->watch;
     if (b->rows == 1) return add_one_tokens_experts(b, layer);
     for (;;) {
@@ -226,7 +214,7 @@ static glm52_status add_streamed_experts(const struct batch *b, const struct glm
 
 /* What the layer behind this one will choose, going by this layer's residual stream behind attention, with_shared:
  * and what act.y adds to it. */
-static void predict_experts(const struct batch *b, uint32_t number, bool with_shared) {
+static void predict_experts(const struct glm52_batch *b, uint32_t number, bool with_shared) {
     struct glm52_stream *stream = b->engine->stream;
     const uint32_t next = number + 1;
     if (stream == NULL || stream->options.pilot == GLM52_PILOT_OFF || next >= b->shape->layers ||
@@ -241,7 +229,7 @@ static void predict_experts(const struct batch *b, uint32_t number, bool with_sh
     const struct glm52_activations *act = b->act;
     const struct glm52_layer *layer = &b->engine->model->layers[next];
     if (with_shared) add(b, act->pilot_x, act->h, act->y, NULL);
-    rms_norm(b, act->pilot_x, with_shared ? act->pilot_x : act->h, layer->ffn_norm, b->shape->hidden,
+    glm52_batch_norm(b, act->pilot_x, with_shared ? act->pilot_x : act->h, layer->ffn_norm, b->shape->hidden,
              b->shape->rms_epsilon);
     choose_experts(b, layer, act->pilot_x, act->pilot_logits, act->pilot_ids, act->pilot_weights);
     int32_t ids[GLM52_PILOT_ROWS_MAX * GLM52_PILOT_USED_MAX];
@@ -250,7 +238,7 @@ static void predict_experts(const struct batch *b, uint32_t number, bool with_sh
     if (stream->options.pilot == GLM52_PILOT_HINT) glm52_stream_hint(stream, next, ids, b->rows);
 }
 
-static glm52_status begin_streaming(const struct batch *b, uint32_t number) {
+static glm52_status begin_streaming(const struct glm52_batch *b, uint32_t number) {
     struct glm52_stream *stream = b->engine->stream;
     const size_t routes = (size_t)b->rows * b->shape->experts_used;
     b->ops->read(b->backend, stream->ids, b->act->route_ids, routes * sizeof(int32_t));
@@ -261,20 +249,20 @@ static glm52_status begin_streaming(const struct batch *b, uint32_t number) {
 }
 
 /* The dense network of a layer, or the expert that all tokens share: act.x -> act.y. */
-static void dense_network(const struct batch *b, const struct glm52_layer *layer) {
+static void dense_network(const struct glm52_batch *b, const struct glm52_layer *layer) {
     const struct glm52_activations *act = b->act;
     const uint32_t width = layer->gate.out_count;
-    matmul(b, act->gate, act->x, &layer->gate);
-    matmul(b, act->up, act->x, &layer->up);
+    glm52_batch_matmul(b, act->gate, act->x, &layer->gate);
+    glm52_batch_matmul(b, act->up, act->x, &layer->up);
     const glm52_swiglu_args args = {.row_count = b->rows, .row_size = width, .gate_stride = width,
                                     .up_stride = width, .out_stride = width};
     b->ops->swiglu(b->backend, &args, act->gate, act->gate, act->up);
-    matmul(b, act->y, act->gate, &layer->down);
+    glm52_batch_matmul(b, act->y, act->gate, &layer->down);
 }
 
 /* The dense network, or the experts of a sparse layer: every token's own few and one that all share.
  * act.x -> act.y, and act.routed on sparse layers. Experts that are streamed are read while the shared one works. */
-static glm52_status feed_forward(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+static glm52_status feed_forward(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
     const struct glm52_activations *act = b->act;
     if (layer->dense) {
         predict_experts(b, number, false);
@@ -284,7 +272,7 @@ static glm52_status feed_forward(const struct batch *b, const struct glm52_layer
     }
     choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);
     b->ops->clear(b->backend, act->routed, (size_t)b->rows * b->shape->hidden * sizeof(float));
-    if (b->engine->stream == NULL) {
+    if (b->engine->stream == NULL || number >= b->shape->layers) {   /* an MTP block is never streamed */
         dense_network(b, layer);
         add_experts(b, layer, b->engine->host.experts + (size_t)number * b->shape->experts);
         return GLM52_OK;
@@ -295,20 +283,20 @@ static glm52_status feed_forward(const struct batch *b, const struct glm52_layer
     return add_streamed_experts(b, layer);
 }
 
-static glm52_status run_layer(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+glm52_status glm52_batch_layer(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
     const glm52_shape *s = b->shape;
     const struct glm52_activations *act = b->act;
-    rms_norm(b, act->x, act->h, layer->attn_norm, s->hidden, s->rms_epsilon);
+    glm52_batch_norm(b, act->x, act->h, layer->attn_norm, s->hidden, s->rms_epsilon);
     attention(b, layer, number);
     add(b, act->h, act->h, act->y, NULL);
-    rms_norm(b, act->x, act->h, layer->ffn_norm, s->hidden, s->rms_epsilon);
+    glm52_batch_norm(b, act->x, act->h, layer->ffn_norm, s->hidden, s->rms_epsilon);
     GLM52_TRY(feed_forward(b, layer, number));
     add(b, act->h, act->h, act->y, layer->dense ? NULL : act->routed);
     return GLM52_OK;
 }
 
 /* Copies what the layer decided to the host and shows it. */
-static void observe(const struct batch *b, const struct glm52_layer *layer, uint32_t number) {
+static void observe(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
     struct glm52_engine *engine = b->engine;
     const uint32_t used = layer->dense ? 0 : b->shape->experts_used;
     const size_t routes = (size_t)b->rows * used;
@@ -329,7 +317,7 @@ static void observe(const struct batch *b, const struct glm52_layer *layer, uint
 
 /* cos and sin of every pair for the batch's positions, in double until the last rounding: at position 10^6 a
  * float angle would be off by 0.03. */
-static void write_rope_table(const struct batch *b) {
+void glm52_batch_rope(const struct glm52_batch *b) {
     const uint32_t pairs = b->shape->rope / 2;
     float *table = b->engine->host.rope_table;
     for (uint32_t j = 0; j < pairs; j++) {
@@ -343,39 +331,47 @@ static void write_rope_table(const struct batch *b) {
     b->ops->write(b->backend, b->act->rope_table, table, (size_t)b->rows * b->shape->rope * sizeof(float));
 }
 
-/* Logits of the last row. */
-static void output_head(const struct batch *batch) {
-    struct batch last = *batch;
-    last.rows = 1;
+/* Logits of the last count rows. */
+static void output_head(const struct glm52_batch *batch, uint32_t count) {
+    struct glm52_batch last = *batch;
+    last.rows = count;
     const struct glm52_model *model = batch->engine->model;
     const uint32_t hidden = batch->shape->hidden;
-    const float *h = batch->act->h + (size_t)(batch->rows - 1) * hidden;
-    rms_norm(&last, batch->act->x, h, model->output_norm, hidden, batch->shape->rms_epsilon);
-    matmul(&last, batch->act->logits, batch->act->x, &model->output);
+    const float *h = batch->act->h + (size_t)(batch->rows - count) * hidden;
+    glm52_batch_norm(&last, batch->act->x, h, model->output_norm, hidden, batch->shape->rms_epsilon);
+    glm52_batch_matmul(&last, batch->act->logits, batch->act->x, &model->output);
 }
 
-glm52_status glm52_forward(struct glm52_engine *engine, const int32_t *ids, uint32_t row_count,
-                           struct glm52_watch watch) {
+struct glm52_batch glm52_batch_of(struct glm52_engine *engine, uint32_t position, uint32_t rows) {
+    return (struct glm52_batch){.engine = engine, .ops = engine->ops, .backend = engine->backend,
+                                .shape = &engine->model->shape, .act = &engine->act, .rows = rows,
+                                .position = position, .selected = engine->act.selected,
+                                .k = engine->model->shape.index_top_k};
+}
+
+glm52_status glm52_forward(struct glm52_engine *engine, uint32_t position, const int32_t *ids, uint32_t row_count,
+                           uint32_t logit_rows, struct glm52_watch watch) {
     const struct glm52_model *model = engine->model;
-    const struct batch b = {.engine = engine, .ops = engine->ops, .backend = engine->backend,
-                            .shape = &model->shape, .act = &engine->act, .rows = row_count,
-                            .position = engine->held.position, .watch = watch};
-    write_rope_table(&b);
+    struct glm52_batch b = glm52_batch_of(engine, position, row_count);
+    b.watch = watch;
+    glm52_batch_rope(&b);
     b.ops->write(b.backend, b.act->ids, ids, row_count * sizeof(int32_t));
     const glm52_embed_args embed = {.row_count = row_count, .hidden = model->shape.hidden,
                                     .type = model->embed.type, .vocab = model->shape.vocab};
     b.ops->embed(b.backend, &embed, b.act->h, model->embed.data, b.act->ids);
 
     for (uint32_t i = 0; i < model->shape.layers; i++) {
-        GLM52_TRY(run_layer(&b, &model->layers[i], i));
+        GLM52_TRY(glm52_batch_layer(&b, &model->layers[i], i));
         if (engine->observer != NULL) observe(&b, &model->layers[i], i);
         const uint32_t done = (uint32_t)((uint64_t)row_count * (i + 1) / model->shape.layers);
-        if (watch.progress != NULL && !watch.progress(watch.user, b.position + done)) {
+        /* A row that is run once more is no progress. */
+        const uint32_t reached = b.position + done > engine->held.position ? b.position + done : engine->held.position;
+        if (watch.progress != NULL && !watch.progress(watch.user, reached)) {
             GLM52_TRY(b.ops->finish(b.backend));
             return glm52_fail(GLM52_ERR_CANCELLED, "cancelled behind layer %u of %u at position %u", i,
                               model->shape.layers, b.position);
         }
     }
-    output_head(&b);
+    output_head(&b, logit_rows);
     return b.ops->finish(b.backend);
 }

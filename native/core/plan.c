@@ -32,6 +32,11 @@ uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine
     return smaller(shape->index_top_k, options->context);
 }
 
+/* Rows whose logits one batch may want. */
+static uint32_t logit_rows(const glm52_engine_options *options) {
+    return options->mtp ? 1 + GLM52_DRAFTS_MAX : 1;
+}
+
 size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine_options *options,
                              struct glm52_activations *act_out, uint8_t *base) {
     const glm52_shape *s = &model->shape;
@@ -39,6 +44,7 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
     const uint32_t widest = larger(s->dense_layers > 0 ? s->dense_ff : 0, s->shared_ff);
     const uint32_t selected = glm52_plan_selected_stride(s, options);
     const bool has_pilot = options->streaming != NULL && options->streaming->pilot != GLM52_PILOT_OFF;
+    const uint64_t mtp_rows = options->mtp ? rows : 0, mtp_row = options->mtp ? 1 : 0;
     const uint64_t pilot_rows = has_pilot ? smaller(GLM52_PILOT_ROWS_MAX, options->chunk_rows) : 0;
     size_t at = 0;
     *act_out = (struct glm52_activations){
@@ -64,7 +70,11 @@ size_t glm52_activations_lay(const struct glm52_model *model, const glm52_engine
         .router_logits = take(base, &at, rows * s->experts, sizeof(float)),
         .route_ids = take(base, &at, rows * s->experts_used, sizeof(int32_t)),
         .route_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
-        .logits = take(base, &at, s->vocab, sizeof(float)),
+        .logits = take(base, &at, (uint64_t)logit_rows(options) * s->vocab, sizeof(float)),
+        .mtp_input = take(base, &at, mtp_rows * 2 * s->hidden, sizeof(float)),
+        .mtp_hidden = take(base, &at, mtp_rows * s->hidden, sizeof(float)),
+        .mtp_out = take(base, &at, mtp_row * s->hidden, sizeof(float)),
+        .mtp_selected = take(base, &at, mtp_row * (selected + GLM52_DRAFTS_MAX), sizeof(int32_t)),
         .expert_out = take(base, &at, options->streaming != NULL ? (uint64_t)s->experts_used * s->hidden : 0,
                            sizeof(float)),
         .pilot_x = take(base, &at, pilot_rows * s->hidden, sizeof(float)),
@@ -126,7 +136,8 @@ static size_t context_scratch(const glm52_shape *s, const struct glm52_ops *ops,
     const uint32_t selected = glm52_plan_selected_stride(s, options);
     const glm52_attention_args attention = {
         .row_count = rows, .head_count = s->heads, .latent = s->kv_lora, .rope_size = s->rope,
-        .position = position, .k = s->index_top_k, .kv_type = options->kv_type, .selected_stride = selected};
+        .position = position, .k = s->index_top_k + (options->mtp ? GLM52_DRAFTS_MAX : 0),
+        .kv_type = options->kv_type, .selected_stride = selected};
     const glm52_index_score_args score = {
         .row_count = rows, .head_count = s->index_heads, .key_size = s->index_key, .position = position,
         .kv_type = options->kv_type, .score_stride = options->context};
@@ -145,9 +156,15 @@ static size_t scratch_bytes(const struct glm52_model *model, const struct glm52_
     for (uint32_t i = 0; i < s->layers; i++) {
         bytes = largest(bytes, layer_scratch(model, ops, backend, options, &model->layers[i]));
     }
-    glm52_engine_options one_row = *options;
-    one_row.chunk_rows = 1;
-    bytes = largest(bytes, matrix_scratch(ops, backend, &one_row, &model->output));
+    glm52_engine_options few_rows = *options;
+    few_rows.chunk_rows = logit_rows(options);
+    bytes = largest(bytes, matrix_scratch(ops, backend, &few_rows, &model->output));
+    if (options->mtp) {
+        const struct glm52_nextn *nextn = &model->nextn[0];
+        bytes = largest(bytes, layer_scratch(model, ops, backend, options, &nextn->layer));
+        bytes = largest(bytes, matrix_scratch(ops, backend, options, &nextn->eh_proj));
+        bytes = largest(bytes, matrix_scratch(ops, backend, &few_rows, &nextn->head));
+    }
 
     const uint32_t rows = options->chunk_rows;
     const glm52_embed_args embed = {.row_count = rows, .hidden = s->hidden, .type = model->embed.type,
@@ -181,7 +198,10 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
     *host_out = (struct glm52_host){
         .logits = take(base, &at, s->vocab, sizeof(float)),
         .rope_table = take(base, &at, rows * s->rope, sizeof(float)),
-        .experts = take(base, &at, (uint64_t)s->layers * s->experts, sizeof(glm52_expert)),
+        .experts = take(base, &at, (uint64_t)glm52_blocks(model, options) * s->experts, sizeof(glm52_expert)),
+        .ahead_logits = take(base, &at, options->mtp ? (uint64_t)logit_rows(options) * s->vocab : 0, sizeof(float)),
+        .hidden = take(base, &at, options->mtp ? s->hidden : 0, sizeof(float)),
+        .selected = take(base, &at, options->mtp ? glm52_plan_selected_stride(s, options) : 0, sizeof(int32_t)),
         .observed_ids = take(base, &at, rows * s->experts_used, sizeof(int32_t)),
         .observed_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
         .observed_selected = take(base, &at, rows * glm52_plan_selected_stride(s, options), sizeof(int32_t)),
@@ -192,16 +212,15 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
 
 size_t glm52_conversation_lay(const struct glm52_model *model, const glm52_engine_options *options,
                               struct glm52_conversation *held_out, uint8_t *base) {
-    const glm52_shape *s = &model->shape;
     size_t at = 0;
     held_out->tokens = take(base, &at, options->context, sizeof(int32_t));
-    held_out->kv_cache = take(base, &at, s->layers, sizeof(void *));
-    held_out->index_cache = take(base, &at, s->layers, sizeof(void *));
+    held_out->kv_cache = take(base, &at, glm52_blocks(model, options), sizeof(void *));
+    held_out->index_cache = take(base, &at, glm52_blocks(model, options), sizeof(void *));
     return at;
 }
 
 size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_options *options,
-                        const struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out) {
+                        struct glm52_conversation *held, uint8_t *base, size_t *index_bytes_out) {
     const glm52_shape *s = &model->shape;
     const size_t element_bytes = options->kv_type == GLM52_KV_F32 ? 4 : 2;
     size_t at = 0;
@@ -216,6 +235,15 @@ size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_opti
         if (held != NULL) held->index_cache[i] = rows;
     }
     *index_bytes_out = at - kv_bytes;
+    if (!options->mtp) return at;
+    void *mtp_rows = take(base, &at, (uint64_t)options->context * (s->kv_lora + s->rope), element_bytes);
+    void *mtp_index = take(base, &at, (uint64_t)options->context * s->index_key, element_bytes);
+    void *carry = take(base, &at, s->hidden, sizeof(float));
+    if (held != NULL) {
+        held->kv_cache[s->layers] = mtp_rows;
+        held->index_cache[s->layers] = mtp_index;
+        held->carry = carry;
+    }
     return at;
 }
 
@@ -233,15 +261,17 @@ static glm52_status plan_streaming(const struct glm52_model *model, const glm52_
     const glm52_stream_options *streaming = options->streaming;
     const uint64_t memory = streaming->memory_bytes > 0 ? streaming->memory_bytes : glm52_machine_memory();
     const uint64_t rest = plan->kv_cache + plan->index_cache + plan->activations + plan->backend_scratch + plan->host +
-                          plan->sessions;
+                          plan->mtp + plan->sessions;
     const uint64_t allowed = memory / 100 * GLM52_CACHE_PERCENT_DEFAULT;
 
     /* Buffers depend on the slots, slots on what the buffers leave: asked twice, first with the most there can be. */
     GLM52_TRY(glm52_stream_plan_make(model, streaming, options->chunk_rows, UINT64_MAX, stream_out));
-    const uint64_t fixed = stream_out->other_bytes + rest + stream_out->full_bytes + stream_out->buffer_bytes;
+    const uint64_t nextn_bytes = options->mtp ? stream_out->nextn_bytes : 0;   /* mapped, all of it */
+    const uint64_t fixed = stream_out->other_bytes + nextn_bytes + rest + stream_out->full_bytes +
+                           stream_out->buffer_bytes;
     const uint64_t left = allowed > fixed ? allowed - fixed : 0;
     GLM52_TRY(glm52_stream_plan_make(model, streaming, options->chunk_rows, left, stream_out));
-    plan->weights_mapped = stream_out->other_bytes;
+    plan->weights_mapped = stream_out->other_bytes + nextn_bytes;
     plan->expert_cache = stream_out->cache_bytes + stream_out->full_bytes;
     plan->stream_buffers = stream_out->buffer_bytes;
     plan->total = rest + plan->weights_mapped + plan->expert_cache + plan->stream_buffers;
@@ -251,7 +281,8 @@ static glm52_status plan_streaming(const struct glm52_model *model, const glm52_
                           "%llu, one batch %llu, the rest %llu",
                           glm52_model_path(model, 0), (unsigned long long)plan->total, (unsigned long long)memory,
                           (unsigned long long)plan->weights_mapped, (unsigned long long)plan->expert_cache,
-                          (unsigned long long)(plan->kv_cache + plan->index_cache + plan->sessions),
+                          (unsigned long long)(plan->kv_cache + plan->index_cache + plan->mtp +
+                                               plan->sessions),
                           (unsigned long long)(plan->activations + plan->backend_scratch),
                           (unsigned long long)(plan->host + plan->stream_buffers));
     }
@@ -265,18 +296,21 @@ glm52_status glm52_plan_make(const struct glm52_model *model, const struct glm52
     struct glm52_host host;
     struct glm52_conversation held;
     size_t index_bytes = 0;
-    const size_t cache_bytes = glm52_caches_lay(model, options, NULL, NULL, &index_bytes);
+    glm52_engine_options trunk = *options;
+    trunk.mtp = 0;
+    const size_t cache_bytes = glm52_caches_lay(model, &trunk, NULL, NULL, &index_bytes);
     glm52_plan plan = {
         .weights_mapped = glm52_model_file_bytes(model),
         .kv_cache = cache_bytes - index_bytes,
         .index_cache = index_bytes,
+        .mtp = glm52_caches_lay(model, options, NULL, NULL, &index_bytes) - cache_bytes,
         .activations = glm52_activations_lay(model, options, &act, NULL),
         .backend_scratch = scratch_bytes(model, ops, backend, options),
         .host = glm52_host_lay(model, options, &host, NULL) + glm52_conversation_lay(model, options, &held, NULL),
         .sessions = options->sessions * glm52_plan_session(model, options),
     };
     plan.total = plan.weights_mapped + plan.kv_cache + plan.index_cache + plan.activations +
-                 plan.backend_scratch + plan.host + plan.sessions;
+                 plan.backend_scratch + plan.host + plan.mtp + plan.sessions;
     if (options->streaming != NULL) GLM52_TRY(plan_streaming(model, options, &plan, stream_out));
     *plan_out = plan;
     return GLM52_OK;

@@ -38,6 +38,12 @@ static void settle_stream(struct glm52_stream *stream, glm52_status status, uint
     else glm52_stream_fail(stream);
 }
 
+/* 1 if the token before must be run once more: MTP wants its hidden state and a cut has lost it. */
+static uint32_t rows_again(const glm52_engine *engine) {
+    const struct glm52_conversation *held = &engine->held;
+    return engine->options.mtp && !held->has_carry && held->position > 0 && held->mtp_rows + 1 == held->position;
+}
+
 /* Rows of the next batch of a prompt of which left tokens are left. A short one may go token by token when experts
  * are streamed: the bits are the same, the reads another. */
 static uint32_t batch_rows(const glm52_engine *engine, uint32_t left) {
@@ -47,21 +53,66 @@ static uint32_t batch_rows(const glm52_engine *engine, uint32_t left) {
                                stream->options.token_prefill_max)) {
         return 1;
     }
-    return left < engine->options.chunk_rows ? left : engine->options.chunk_rows;
+    const uint32_t most = engine->options.chunk_rows - rows_again(engine);
+    return left < most ? left : most;
+}
+
+/* Runs rows of the conversation's tokens through the trunk, and settles what streaming counted. */
+static glm52_status run(glm52_engine *engine, uint32_t position, uint32_t rows, uint32_t logit_rows,
+                        struct glm52_watch watch) {
+    if (engine->stream != NULL) glm52_stream_mark(engine->stream);
+    const int32_t *ids = engine->held.tokens + position;
+    const glm52_status status = glm52_forward(engine, position, ids, rows, logit_rows, watch);
+    if (status == GLM52_ERR_CANCELLED) engine->stats.cancelled++;
+    if (engine->stream != NULL) settle_stream(engine->stream, status, rows);
+    return status;
 }
 
 /* One batch: on success the engine stands behind it and has its logits, else it is as it was. */
 static glm52_status feed(glm52_engine *engine, const int32_t *ids, uint32_t count, struct glm52_watch watch) {
-    if (engine->stream != NULL) glm52_stream_mark(engine->stream);
-    const glm52_status status = glm52_forward(engine, ids, count, watch);
-    if (status == GLM52_ERR_CANCELLED) engine->stats.cancelled++;
-    if (engine->stream != NULL) settle_stream(engine->stream, status, count);
-    GLM52_TRY(status);
+    struct glm52_conversation *held = &engine->held;
+    const uint32_t again = rows_again(engine), first = held->position - again;
+    memcpy(held->tokens + held->position, ids, count * sizeof(int32_t));
+    GLM52_TRY(run(engine, first, again + count, 1, watch));
+    GLM52_TRY(glm52_mtp_feed(engine, first, again + count));
     engine->ops->read(engine->backend, engine->host.logits, engine->act.logits,
                       engine->model->shape.vocab * sizeof(float));
-    memcpy(engine->held.tokens + engine->held.position, ids, count * sizeof(int32_t));
-    engine->held.position += count;
+    held->position += count;
+    held->has_logits = true;
+    return GLM52_OK;
+}
+
+/* Feeds a token that was run ahead. */
+static void take(glm52_engine *engine) {
+    const uint32_t vocab = engine->model->shape.vocab;
+    memcpy(engine->host.logits, engine->host.ahead_logits + (size_t)engine->ahead.taken * vocab, vocab * sizeof(float));
+    engine->ahead.taken++;
+    engine->held.position++;
     engine->held.has_logits = true;
+}
+
+/* The next token at hand, or NULL. */
+static const int32_t *next_ahead(const glm52_engine *engine) {
+    return engine->ahead.taken < engine->ahead.count ? engine->held.tokens + engine->held.position : NULL;
+}
+
+/* Runs a token and drafts behind it; nothing is fed yet. */
+static glm52_status run_ahead(glm52_engine *engine, int32_t id, uint32_t drafts, struct glm52_watch watch) {
+    struct glm52_conversation *held = &engine->held;
+    const uint32_t position = held->position, vocab = engine->model->shape.vocab;
+    const uint64_t start = now_ns();
+    GLM52_TRY(glm52_mtp_draft(engine, id, drafts, watch, held->tokens + position + 1));
+    held->tokens[position] = id;
+    const uint64_t drafted = now_ns();
+    GLM52_TRY(run(engine, position, 1 + drafts, 1 + drafts, watch));
+    glm52_mtp_keep(engine, 1 + drafts);
+    GLM52_TRY(engine->ops->finish(engine->backend));
+    engine->ops->read(engine->backend, engine->host.ahead_logits, engine->act.logits,
+                      (size_t)(1 + drafts) * vocab * sizeof(float));
+    engine->stats.mtp_cycles++;
+    engine->stats.mtp_drafted += drafts;
+    engine->stats.mtp_verify_ns += now_ns() - drafted;
+    engine->ahead = (struct glm52_ahead){.base = position, .count = 1 + drafts, .ns = now_ns() - start};
     return GLM52_OK;
 }
 
@@ -73,6 +124,7 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
     *completed_out = 0;
     GLM52_TRY(check_ids(engine, ids, count));
     const struct glm52_watch watch = {.progress = progress, .user = user};
+    glm52_mtp_settle(engine);
     if (engine->stream != NULL) glm52_stream_turn(engine->stream);
     const uint64_t start = now_ns();
     glm52_status status = GLM52_OK;
@@ -94,14 +146,67 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
     return status;
 }
 
-glm52_status glm52_eval(glm52_engine *engine, int32_t id, glm52_progress *progress, void *user) {
+/* Feeds one token: one that is at hand, or else with drafts behind it if that is wanted and can be. */
+static glm52_status eval(glm52_engine *engine, int32_t id, uint32_t ahead, struct glm52_watch watch) {
+    const int32_t *next = next_ahead(engine);
+    if (next != NULL && *next == id) {
+        engine->stats.mtp_accepted += engine->ahead.taken > 0;
+        take(engine);
+        return GLM52_OK;
+    }
+    glm52_mtp_settle(engine);
+    const uint32_t room = engine->options.context - engine->held.position - 1;
+    uint32_t drafts = engine->drafts.length < ahead ? engine->drafts.length : ahead;
+    if (drafts > room) drafts = room;
+    const bool ready = glm52_mtp_ready(engine);
+    if (ready && drafts > 0) {
+        GLM52_TRY(run_ahead(engine, id, drafts, watch));
+        take(engine);
+        return GLM52_OK;
+    }
+    const uint64_t start = now_ns();
+    GLM52_TRY(feed(engine, &id, 1, watch));
+    if (ready && ahead > 0) glm52_draft_policy_learn(&engine->drafts, 0, 0, now_ns() - start);
+    return GLM52_OK;
+}
+
+glm52_status glm52_eval_ahead(glm52_engine *engine, int32_t id, uint32_t ahead, glm52_progress *progress,
+                              void *user) {
     if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "eval: NULL pointer");
     GLM52_TRY(check_ids(engine, &id, 1));
     const uint64_t start = now_ns();
-    const glm52_status status = feed(engine, &id, 1, (struct glm52_watch){.progress = progress, .user = user});
+    const glm52_status status = eval(engine, id, ahead, (struct glm52_watch){.progress = progress, .user = user});
     engine->stats.eval_tokens += status == GLM52_OK;
     engine->stats.eval_ns += now_ns() - start;
     return status;
+}
+
+glm52_status glm52_eval(glm52_engine *engine, int32_t id, glm52_progress *progress, void *user) {
+    return glm52_eval_ahead(engine, id, 0, progress, user);
+}
+
+glm52_status glm52_speculate(glm52_engine *engine, int32_t id, uint32_t count_max, glm52_progress *progress,
+                             void *user, int32_t *tokens_out, uint32_t *count_out) {
+    if (engine == NULL || tokens_out == NULL || count_out == NULL || count_max == 0) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "speculate: NULL pointer, or no token wanted");
+    }
+    GLM52_TRY(glm52_eval_ahead(engine, id, count_max - 1, progress, user));
+    uint32_t count = 0;
+    tokens_out[count++] = id;
+    while (count < count_max) {
+        const int32_t *next = next_ahead(engine);
+        if (next == NULL || *next != (int32_t)glm52_argmax(engine->host.logits, engine->model->shape.vocab)) break;
+        tokens_out[count++] = *next;
+        GLM52_TRY(glm52_eval_ahead(engine, *next, 0, NULL, NULL));
+    }
+    *count_out = count;
+    return GLM52_OK;
+}
+
+const int32_t *glm52_ahead_tokens(const glm52_engine *engine, uint32_t *count_out) {
+    if (engine == NULL || count_out == NULL) return NULL;
+    *count_out = engine->ahead.count - engine->ahead.taken;
+    return engine->held.tokens + engine->held.position;
 }
 
 const float *glm52_logits(const glm52_engine *engine) {
@@ -125,8 +230,11 @@ glm52_status glm52_rewind(glm52_engine *engine, uint32_t position) {
     if (position > engine->held.position) {
         return glm52_fail(GLM52_ERR_CONTEXT, "rewind to %u: the engine stands at %u", position, engine->held.position);
     }
-    if (position != engine->held.position) engine->held.has_logits = false;
+    glm52_mtp_settle(engine);
+    if (position == engine->held.position) return GLM52_OK;
+    engine->held.has_logits = false;
     engine->held.position = position;
+    glm52_mtp_cut(engine);
     return GLM52_OK;
 }
 

@@ -188,11 +188,14 @@ typedef struct glm52_engine_options {
     float latent_epsilon;       /* of the norms of q_a and kv_a; 0: the model's. 1e-6 is what transformers uses */
     const glm52_stream_options *streaming; /* NULL: every expert stays mapped; borrowed for the call that opens */
     uint32_t sessions;          /* conversations that the plan has room for beside the engine's (glm52_session.h) */
+    uint32_t mtp;               /* 1: run the file's MTP block beside the trunk, so that drafts can be made */
+    uint32_t drafts;            /* of each cycle, 1..GLM52_DRAFTS_MAX; 0: as many as pay */
 } glm52_engine_options;
 
 #define GLM52_CHUNK_ROWS_DEFAULT 256
 #define GLM52_CHUNK_ROWS_MAX 4096
 #define GLM52_SESSIONS_MAX 4096
+#define GLM52_DRAFTS_MAX 7
 
 /* Memory of an engine, in bytes; total is the sum of the others. */
 typedef struct glm52_plan {
@@ -201,6 +204,7 @@ typedef struct glm52_plan {
     uint64_t index_cache;       /* indexer keys of the full layers */
     uint64_t activations;       /* rows of one batch */
     uint64_t backend_scratch;   /* what operations need beside their operands */
+    uint64_t mtp;               /* caches of the MTP block */
     uint64_t sessions;          /* conversations beside the engine's: those reserved, or those open if more */
     uint64_t host;              /* tokens, logits, tables, what observers see */
     uint64_t expert_cache;      /* slots of streamed experts */
@@ -235,6 +239,13 @@ typedef struct glm52_stats {
     uint64_t eval_tokens;
     uint64_t eval_ns;
     uint64_t cancelled;         /* calls that ended early */
+    uint64_t mtp_cycles;        /* batches that ran drafts */
+    uint64_t mtp_drafted;       /* tokens predicted in them */
+    uint64_t mtp_accepted;      /* of them, those that were then fed */
+    uint64_t mtp_passes;        /* of the MTP block, prompts included */
+    uint64_t mtp_ns;            /* in the MTP block */
+    uint64_t mtp_verify_ns;     /* in the batches that ran drafts */
+    uint32_t mtp_length;        /* drafts of the next cycle; 0: they do not pay at the moment */
 } glm52_stats;
 
 /* Works out what an engine would allocate, without allocating it. Errors: as glm52_engine_open. */

@@ -14,9 +14,9 @@ import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import ArgumentError, Cancelled, CheckpointError, ContextError, IoError
@@ -34,12 +34,12 @@ PIECE_BYTES = 1 << 20  # of a section, with a checksum of its own
 TAG_BYTES_MAX = 1 << 20
 LAYERS_MAX = 512
 INDEXER = 1  # how the indexer's keys are made: from the normed input, pairs interleaved, LayerNorm with 1e-6
-HAS_LOGITS = 1
+HAS_LOGITS, HAS_MTP = 1, 2
 
-TAG, SAMPLER, TOKENS, LOGITS, KV, INDEX = range(1, 7)
-ROWS = {KV: 0, INDEX: 1}  # the native number of each kind of rows
+TAG, SAMPLER, TOKENS, LOGITS, KV, INDEX, HIDDEN = range(1, 8)
+ROWS = {KV: 0, INDEX: 1, HIDDEN: 2}  # the native number of each kind of rows
 
-_HEADER = struct.Struct("<8sIIQ32sIIfIIIIIIIIIIII")
+_HEADER = struct.Struct("<8sIIQ32sIIfIIIIIIIIIIIII")
 _SECTION = struct.Struct("<IIQQ")
 
 Progress = Callable[[int], Any]
@@ -65,6 +65,7 @@ class Header:
     rope: int
     index_key: int
     vocab: int
+    hidden: int
     flags: int
     tag_bytes: int
     sampler_bytes: int
@@ -83,6 +84,7 @@ class Section:
     layer: int
     bytes: int
     piece_bytes: int
+    row_bytes: int = 1
 
     def pack(self) -> bytes:
         return _SECTION.pack(self.kind, self.layer, self.bytes, self.piece_bytes)
@@ -107,19 +109,29 @@ class Info:
     file_bytes: int
 
 
-def _layout(header: Header, row_bytes: Callable[[int, int], int]) -> list[Section]:
-    """Every section of a file with this header, in its order."""
+def _layout(header: Header, index_full: Sequence[bool]) -> list[Section]:
+    """Every section of a file with this header, in its order; without index_full only those before the rows."""
     sections = [
         Section(TAG, 0, header.tag_bytes, PIECE_BYTES),
         Section(SAMPLER, 0, header.sampler_bytes, PIECE_BYTES),
         Section(TOKENS, 0, 4 * header.position, PIECE_BYTES),
         Section(LOGITS, 0, 4 * header.vocab if header.flags & HAS_LOGITS else 0, PIECE_BYTES),
     ]
-    for layer in range(header.layers):
-        for kind in (KV, INDEX):
-            size = row_bytes(kind, layer)
-            if size:
-                sections.append(Section(kind, layer, size * header.position, max(1, PIECE_BYTES // size) * size))
+    element = 4 if header.kv_type else 2
+    sizes = {KV: element * (header.kv_lora + header.rope), INDEX: element * header.index_key, HIDDEN: 4 * header.hidden}
+
+    def add(kind: int, layer: int, rows: int) -> None:
+        size = sizes[kind]
+        sections.append(Section(kind, layer, size * rows, max(1, PIECE_BYTES // size) * size, size))
+
+    for layer, full in enumerate(index_full):
+        add(KV, layer, header.position)
+        if full:
+            add(INDEX, layer, header.position)
+    if header.flags & HAS_MTP:
+        add(KV, header.layers, header.position - 1)
+        add(INDEX, header.layers, header.position - 1)
+        add(HIDDEN, header.layers, 1)
     return sections
 
 
@@ -181,16 +193,16 @@ def _describe(
     engine: Engine, spans: Spans, identity: bytes, tag: bytes, sampler: bytes
 ) -> tuple[Header, list[Section]]:
     shape, options = engine.model.shape, engine.options
-    flags = HAS_LOGITS if spans.logits() is not None else 0
+    flags = (HAS_LOGITS if spans.logits() is not None else 0) | (HAS_MTP if spans.mtp_complete() else 0)
 
     def header(sections: int, file_bytes: int) -> Header:
         return Header(
             MAGIC, VERSION, sections, file_bytes, identity, options["kv_type"], options["quality"],
             options["latent_epsilon"] or shape.rms_epsilon, INDEXER, spans.position, spans.context, shape.layers,
-            shape.kv_lora, shape.rope, shape.index_key, shape.vocab, flags, len(tag), len(sampler),
+            shape.kv_lora, shape.rope, shape.index_key, shape.vocab, shape.hidden, flags, len(tag), len(sampler),
         )  # fmt: skip
 
-    sections = _layout(header(0, 0), lambda kind, layer: spans.row_bytes(ROWS[kind], layer))
+    sections = _layout(header(0, 0), shape.index_full)
     return header(len(sections), _file_bytes(sections)), sections
 
 
@@ -245,7 +257,7 @@ def _write(
             _report(progress, done + begin)
             if section.kind in ROWS:
                 piece = memoryview(buffer)[:length]
-                spans.read_rows(ROWS[section.kind], section.layer, begin * header.position // section.bytes, piece)
+                spans.read_rows(ROWS[section.kind], section.layer, begin // section.row_bytes, piece)
             else:
                 piece = memoryview(small[section.kind])[begin : begin + length]
             total.add(piece)
@@ -279,11 +291,12 @@ def load(engine: Engine, path: str | os.PathLike[str], sampler: Sampler | None, 
             reader = _Reader(file, path)
             header = reader.header()
             _check_fit(engine, spans, header, identity, path)
-            sections = reader.layout(header, lambda kind, layer: spans.row_bytes(ROWS[kind], layer))
+            sections = reader.layout(header, engine.model.shape.index_full)
             session = spans.open_session()
             try:
-                small = reader.fill(header, sections, spans, session, progress)
-                reader.restore(spans, session, small)
+                mtp = engine.mtp and bool(header.flags & HAS_MTP)
+                small = reader.fill(header, sections, spans, session, progress, mtp)
+                reader.restore(spans, session, small, mtp)
                 spans.swap(session)
             finally:
                 session.close()
@@ -300,8 +313,8 @@ def inspect(path: str | os.PathLike[str]) -> Info:
     with _os_errors(path), open(path, "rb", buffering=0) as file:
         reader = _Reader(file, path)
         header = reader.header()
-        sections = _layout(header, lambda kind, layer: 0)
-        small = {section.kind: reader.section(section) for section in sections}
+        before_rows = _layout(replace(header, flags=header.flags & HAS_LOGITS), ())
+        small = {section.kind: reader.section(section) for section in before_rows}
     tokens = struct.unpack(f"<{header.position}i", small[TOKENS])
     return Info(
         header.identity.hex(), list(tokens), header.context, "f32" if header.kv_type else "f16", bool(header.quality),
@@ -320,7 +333,7 @@ def _check_fit(engine: Engine, spans: Spans, header: Header, identity: str, path
         "quality": options["quality"],
         "latent_epsilon": epsilon,
         "indexer": INDEXER,
-        **{name: getattr(shape, name) for name in ("layers", "kv_lora", "rope", "index_key", "vocab")},
+        **{name: getattr(shape, name) for name in ("layers", "kv_lora", "rope", "index_key", "vocab", "hidden")},
     }
     for name, value in wanted.items():
         if getattr(header, name) != value:
@@ -370,7 +383,7 @@ class _Reader:
             raise self._damaged(f"{header.layers} layers; at most {LAYERS_MAX}")
         if header.sampler_bytes not in (0, STATE_BYTES) or header.tag_bytes > TAG_BYTES_MAX:
             raise self._damaged(f"a tag of {header.tag_bytes} and a sampler of {header.sampler_bytes} bytes")
-        if header.flags & ~HAS_LOGITS or (header.flags & HAS_LOGITS and header.position == 0):
+        if header.flags & ~(HAS_LOGITS | HAS_MTP) or (header.flags and header.position == 0):
             raise self._damaged(f"flags {header.flags} at position {header.position}")
         # What inspect allocates is within the file; load goes on to check every length.
         if 4 * (header.position + header.vocab) + header.tag_bytes > size and header.flags & HAS_LOGITS:
@@ -380,8 +393,8 @@ class _Reader:
         self._whole.update(data)
         return header
 
-    def layout(self, header: Header, row_bytes: Callable[[int, int], int]) -> list[Section]:
-        sections = _layout(header, row_bytes)
+    def layout(self, header: Header, index_full: Sequence[bool]) -> list[Section]:
+        sections = _layout(header, index_full)
         if len(sections) != header.sections or _file_bytes(sections) != header.file_bytes:
             raise self._damaged(
                 f"{header.sections} sections in {header.file_bytes} bytes; {header.position} tokens of this model take"
@@ -414,8 +427,9 @@ class _Reader:
         spans: Spans,
         session: NativeSession,
         progress: Progress | None,
+        mtp: bool,
     ) -> dict[int, bytes]:
-        """Puts the rows into session and returns the other sections."""
+        """Puts the rows into session, those of the MTP block if mtp, and returns the other sections."""
         small = {}
         done = HEADER_BYTES
         for section in sections:
@@ -423,8 +437,9 @@ class _Reader:
 
                 def use(begin: int, piece: memoryview, section: Section = section, start: int = done) -> None:
                     _report(progress, start + begin)
-                    first = begin * header.position // section.bytes
-                    spans.write_rows(session, ROWS[section.kind], section.layer, first, piece)
+                    if section.layer < header.layers or mtp:
+                        first = begin // section.row_bytes
+                        spans.write_rows(session, ROWS[section.kind], section.layer, first, piece)
 
                 self.section(section, use)
             else:
@@ -435,11 +450,11 @@ class _Reader:
         _report(progress, header.file_bytes)
         return small
 
-    def restore(self, spans: Spans, session: NativeSession, small: dict[int, bytes]) -> None:
+    def restore(self, spans: Spans, session: NativeSession, small: dict[int, bytes], mtp: bool) -> None:
         try:
             if small[SAMPLER]:
                 Sampler().state = small[SAMPLER]
-            spans.restore(session, small[TOKENS], small[LOGITS] or None)
+            spans.restore(session, small[TOKENS], small[LOGITS] or None, mtp)
         except ArgumentError as error:
             raise self._damaged(str(error)) from None
 

@@ -25,6 +25,7 @@ class Plan:
     index_cache: int
     activations: int
     backend_scratch: int
+    mtp: int  # caches of the MTP block
     sessions: int  # conversations beside the engine's: those reserved, or those open if more
     host: int
     expert_cache: int  # slots of streamed experts
@@ -41,6 +42,13 @@ class Stats:
     eval_tokens: int
     eval_ns: int
     cancelled: int
+    mtp_cycles: int  # batches that ran drafts
+    mtp_drafted: int  # tokens predicted in them
+    mtp_accepted: int  # of them, those that were then fed
+    mtp_passes: int  # of the MTP block, prompts included
+    mtp_ns: int  # in the MTP block
+    mtp_verify_ns: int  # in the batches that ran drafts
+    mtp_length: int  # drafts of the next cycle; 0: off, or they do not pay at the moment
     stream: StreamStats | None = None  # of a streaming engine
     stream_layers: tuple[LayerStats, ...] = ()  # per layer of the trunk
 
@@ -93,7 +101,10 @@ class Engine:
     sessions   conversations that the plan has room for beside the engine's own (park, fork); more are let in while
                there is memory
     streaming  a Streaming: routed experts are read from the file when they are chosen; None: they stay mapped
-    mtp and profile belong to parts that this version does not have: UnsupportedError.
+    mtp        run the file's block for multi-token prediction, so that eval and speculate can run tokens ahead. No
+               result depends on it
+    drafts     tokens to run ahead in each cycle, 1 .. 7; 0: as many as pay, none if none do
+    profile belongs to a part that this version does not have: UnsupportedError.
 
     Raises ContextError, MemoryBudgetError, UnsupportedError, ArgumentError. A call that fails leaves the engine as it
     was."""
@@ -112,12 +123,14 @@ class Engine:
         chunk_rows: int = 0,
         latent_epsilon: float | None = None,
         sessions: int = 0,
+        drafts: int = 0,
     ) -> None:
-        for name, value in (("mtp", mtp), ("profile", profile)):
-            if value:
-                raise UnsupportedError(f"{name}={value!r}: this version has no {name}")
+        if profile:
+            raise UnsupportedError(f"profile={profile!r}: this version has no profile")
         self.model = model
+        self.mtp = bool(mtp)
         options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon, sessions)
+        options |= {"mtp": int(self.mtp), "drafts": _number("drafts", drafts)}
         self.tag = b""  # the caller's, about the conversation: it goes where the conversation goes
         self.options = options  # as given to C; 0 stands for a default
         self._native = NativeEngine(model.native, options, streaming.native_options() if streaming else None)
@@ -132,9 +145,25 @@ class Engine:
         raised here."""
         return self._native.prefill(_token_list(ids), progress)
 
-    def eval(self, token: int) -> None:
-        """Feeds one token. KeyboardInterrupt leaves the engine as it was."""
-        self._native.eval(int(token))
+    def eval(self, token: int, ahead: int = 0) -> None:
+        """Feeds one token. KeyboardInterrupt leaves the engine as it was.
+
+        ahead  up to so many tokens that are expected behind it are run in the same batch (with mtp). If they are fed
+               next, that costs nothing; else they are forgotten."""
+        self._native.eval(int(token), _number("ahead", ahead))
+
+    def speculate(self, token: int, max_tokens: int, cancelled: Callable[[], Any] | None = None) -> list[int]:
+        """Feeds token and, with mtp, those behind it that greedy decoding would choose and that were predicted: at most
+        max_tokens together. Returns the tokens fed, token first; logits are those of the last. Without mtp: [token].
+
+        cancelled() is called between steps; if it returns something true, nothing is fed and [] returned."""
+        progress = None if cancelled is None else lambda position: not cancelled()
+        return self._native.speculate(int(token), _number("max_tokens", max_tokens), progress)
+
+    @property
+    def ahead(self) -> list[int]:
+        """Tokens that were run ahead: feeding them next, in this order, costs nothing."""
+        return self._native.ahead()
 
     @property
     def logits(self) -> np.ndarray:
@@ -289,8 +318,7 @@ def _options(
         raise ArgumentError(f"kv_type {kv_type!r}; it must be one of {', '.join(sorted(KV_TYPES))}")
     numbers = {"context": context, "threads": threads, "chunk_rows": chunk_rows, "sessions": sessions}
     for name, number in numbers.items():
-        if not 0 <= number < 2**32:
-            raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
+        _number(name, number)
     if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
         raise ArgumentError(f"latent_epsilon {latent_epsilon}; it must be above 0 and at most 1")
     return {
@@ -308,10 +336,18 @@ def _options(
 def plan_memory(
     model: Model, context: int = 4096, *, streaming: Streaming | None = None, quality: bool = False,
     kv_type: str = "f16", chunk_rows: int = 0, threads: int = 0, sessions: int = 0,
+    mtp: bool = False,
 ) -> Plan:
     """The plan that an engine would have, without its memory. Raises what Engine raises."""
     options = _options(context, "auto", threads, quality, kv_type, chunk_rows, None, sessions)
+    options["mtp"] = int(mtp)
     return Plan(**engine_plan(model.native, options, streaming.native_options() if streaming else None))
+
+
+def _number(name: str, number: int) -> int:
+    if not 0 <= number < 2**32:
+        raise ArgumentError(f"{name} {number}; it must be between 0 and {2**32 - 1}")
+    return int(number)
 
 
 def _token_list(ids: Sequence[int]) -> list[int]:

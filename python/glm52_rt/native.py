@@ -475,11 +475,28 @@ class NativeEngine:
             self._raise_from(call, status)
         return completed[0]
 
-    def eval(self, token: int) -> None:
+    def eval(self, token: int, ahead: int) -> None:
         tokens = _ids([token])
         call = _Call(None)
         with self._running() as engine, self._watched(call) as user:
-            self._raise_from(call, lib.glm52_eval(engine, tokens[0], lib.glm52_py_progress, user), True)
+            status = lib.glm52_eval_ahead(engine, tokens[0], ahead, lib.glm52_py_progress, user)
+            self._raise_from(call, status, True)
+
+    def speculate(self, token: int, count_max: int, progress: Progress | None) -> list[int]:
+        """The tokens fed: none if progress said stop."""
+        tokens = _ids([token])
+        found, count = ffi.new("int32_t[]", max(1, count_max)), ffi.new("uint32_t *")
+        call = _Call(progress)
+        with self._running() as engine, self._watched(call) as user:
+            status = lib.glm52_speculate(engine, tokens[0], count_max, lib.glm52_py_progress, user, found, count)
+            self._raise_from(call, status)
+        return ffi.unpack(found, count[0]) if count[0] else []
+
+    def ahead(self) -> list[int]:
+        count = ffi.new("uint32_t *")
+        with self._running() as engine:
+            tokens = lib.glm52_ahead_tokens(engine, count)
+            return ffi.unpack(tokens, count[0]) if count[0] else []
 
     @contextmanager
     def _watched(self, call: _Call) -> Iterator[Any]:
@@ -607,6 +624,21 @@ class NativeEngine:
             return _fields(stats, "glm52_stats")
 
 
+class DraftPolicy:
+    """glm52_draft_policy: how many tokens to draft."""
+
+    def __init__(self, fixed: int = 0) -> None:
+        self._policy = ffi.new("glm52_draft_policy *")
+        lib.glm52_draft_policy_start(self._policy, fixed)
+
+    @property
+    def length(self) -> int:
+        return self._policy.length
+
+    def learn(self, drafted: int, accepted: int, ns: int) -> None:
+        lib.glm52_draft_policy_learn(self._policy, drafted, accepted, ns)
+
+
 def _close_sessions(dropped: list[Any]) -> None:
     while dropped:
         lib.glm52_session_close(dropped.pop())
@@ -684,14 +716,17 @@ class Spans:
         count = len(data) // self.row_bytes(rows, layer)
         _check(lib.glm52_session_rows_write(session.pointer, rows, layer, first, count, ffi.from_buffer(data)))
 
-    def restore(self, session: NativeSession, tokens: bytes, logits: bytes | None) -> None:
+    def mtp_complete(self) -> bool:
+        return lib.glm52_mtp_complete(self._engine)
+
+    def restore(self, session: NativeSession, tokens: bytes, logits: bytes | None, has_mtp: bool) -> None:
         ids = ffi.new("int32_t[]", max(1, len(tokens) // 4))
         ffi.memmove(ids, tokens, len(tokens))
         values = ffi.NULL
         if logits is not None:
             values = ffi.new("float[]", len(logits) // 4)
             ffi.memmove(values, logits, len(logits))
-        _check(lib.glm52_session_restore(session.pointer, ids, len(tokens) // 4, values))
+        _check(lib.glm52_session_restore(session.pointer, ids, len(tokens) // 4, values, has_mtp))
 
     def swap(self, session: NativeSession) -> None:
         _check(lib.glm52_session_swap(self._engine, session.pointer))

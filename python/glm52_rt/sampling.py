@@ -35,7 +35,7 @@ class EngineLike(Protocol):
 
     def align(self, ids: Sequence[int]) -> int: ...
     def prefill(self, ids: Sequence[int], progress: Callable[[int], Any] | None = None) -> int: ...
-    def eval(self, token: int) -> None: ...
+    def eval(self, token: int, ahead: int = 0) -> None: ...
 
 
 class Sampler:
@@ -201,7 +201,11 @@ class Generation(Iterator[int]):
         if expected >= engine.context:
             self.stop_reason = "context"
             return
-        engine.eval(self.tokens[-1])
+        if getattr(engine, "mtp", False):
+            left = engine.context if self._max_tokens is None else self._max_tokens - len(self.tokens)
+            engine.eval(self.tokens[-1], max(0, left - 1))
+        else:
+            engine.eval(self.tokens[-1])
 
     def close(self) -> None:
         """Ends the iteration; closing twice is fine."""
