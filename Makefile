@@ -28,7 +28,7 @@ LDLIBS  := -lm -pthread
 ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | grep __x86_64__),)
 SETS    := avx2 avx512 avx512vnni
 endif
-FLAGS_avx2   := -mavx2
+FLAGS_avx2   := -mavx2 -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
 FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni -mavx512vbmi -mavx512bitalg
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))

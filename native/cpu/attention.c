@@ -3,7 +3,7 @@
  * A piece of work is a row and a group of its heads, which share the widening of cache rows; how large the
  * groups are changes no bit. For one head, over the selected rows s in their order:
  *
- *     score_s = scale * (q_latent . latent_s + q_rope . rope_s)    float32, two glm52_dot_f32
+ *     score_s = scale * (q_latent . latent_s + q_rope . rope_s)    float32, as glm52_dot_f32
  *     p_s     = exp(score_s - max)                                 float32
  *     total   = sum of p_s                                         double, see glm52_row_exp
  *     out_i   = (sum of p_s * latent_s_i) / total                  float32, s ascending; divided in double */
@@ -13,6 +13,7 @@
 
 /* Cache rows that are worked on together: few enough for a core's first cache. */
 #define TILE_ROWS 8
+#define TILE_HEADS 8
 
 struct job {
     const glm52_attention_args *args;
@@ -70,41 +71,36 @@ static void load_tile(const struct job *job, const int32_t *selected, size_t cou
     }
 }
 
-/* out[i] += p[0] * rows[0][i], then p[1] * rows[1][i], and so on: several rows in one sweep over out, each
- * sum in the same order as one row at a time. */
-static void accumulate(float *restrict out, const float *p, const float *const *rows, size_t count,
-                       size_t size) {
-    size_t s = 0;
-    for (; s + 4 <= count; s += 4) {
-        const float *restrict a = rows[s], *restrict b = rows[s + 1];
-        const float *restrict c = rows[s + 2], *restrict d = rows[s + 3];
-        for (size_t i = 0; i < size; i++) {
-            out[i] = (((out[i] + p[s] * a[i]) + p[s + 1] * b[i]) + p[s + 2] * c[i]) + p[s + 3] * d[i];
-        }
+/* Scores of some heads, score_stride apart, and count rows. */
+static void score_tile(const struct job *job, size_t r, size_t head, size_t heads, const float *const *rows,
+                       size_t count, float *scores, size_t score_stride) {
+    const glm52_attention_args *args = job->args;
+    const float *latent[TILE_HEADS], *rope[TILE_HEADS], *rope_rows[TILE_ROWS];
+    float by_latent[TILE_HEADS * TILE_ROWS], by_rope[TILE_HEADS * TILE_ROWS];
+    for (size_t h = 0; h < heads; h++) {
+        latent[h] = job->q_latent + r * args->q_latent_row_stride + (head + h) * args->q_latent_head_stride;
+        rope[h] = job->q_rope + r * args->q_rope_row_stride + (head + h) * args->q_rope_head_stride;
     }
-    for (; s < count; s++) {
-        const float *restrict a = rows[s];
-        for (size_t i = 0; i < size; i++) out[i] += p[s] * a[i];
+    for (size_t i = 0; i < count; i++) rope_rows[i] = rows[i] + args->latent;
+    glm52_dot_f32_tile(latent, heads, rows, count, args->latent, by_latent, TILE_ROWS);
+    glm52_dot_f32_tile(rope, heads, rope_rows, count, args->rope_size, by_rope, TILE_ROWS);
+    for (size_t h = 0; h < heads; h++) {
+        for (size_t i = 0; i < count; i++) {
+            const size_t at = h * TILE_ROWS + i;
+            scores[h * score_stride + i] = args->scale * (by_latent[at] + by_rope[at]);
+        }
     }
 }
 
 static void score_heads(const struct job *job, size_t r, size_t head, size_t heads, const int32_t *selected,
                         size_t count, const struct space *space) {
-    const glm52_attention_args *args = job->args;
     for (size_t first = 0; first < count; first += TILE_ROWS) {
         const float *rows[TILE_ROWS];
         const size_t loaded = count - first < TILE_ROWS ? count - first : TILE_ROWS;
         load_tile(job, selected + first, loaded, space->tile, rows);
-        for (size_t h = 0; h < heads; h++) {
-            const float *q_latent = job->q_latent + r * args->q_latent_row_stride +
-                                    (head + h) * args->q_latent_head_stride;
-            const float *q_rope = job->q_rope + r * args->q_rope_row_stride +
-                                  (head + h) * args->q_rope_head_stride;
-            float *scores = space->scores + h * count + first;
-            for (size_t i = 0; i < loaded; i++) {
-                scores[i] = args->scale * (glm52_dot_f32(q_latent, rows[i], args->latent) +
-                                           glm52_dot_f32(q_rope, rows[i] + args->latent, args->rope_size));
-            }
+        for (size_t h = 0; h < heads; h += TILE_HEADS) {
+            const size_t some = heads - h < TILE_HEADS ? heads - h : TILE_HEADS;
+            score_tile(job, r, head + h, some, rows, loaded, space->scores + h * count + first, count);
         }
     }
 }
@@ -131,10 +127,7 @@ static void attend(const struct job *job, size_t r, size_t head, size_t heads, c
         const float *rows[TILE_ROWS];
         const size_t loaded = count - first < TILE_ROWS ? count - first : TILE_ROWS;
         load_tile(job, selected + first, loaded, space->tile, rows);
-        for (size_t h = 0; h < heads; h++) {
-            accumulate(out + h * args->out_head_stride, space->scores + h * count + first, rows, loaded,
-                       args->latent);
-        }
+        glm52_add_rows(out, args->out_head_stride, space->scores + first, count, heads, rows, loaded, args->latent);
     }
     for (size_t h = 0; h < heads; h++) {
         float *o = out + h * args->out_head_stride;

@@ -6,6 +6,7 @@
 #include "cpu.h"
 
 #define TILE_POSITIONS 32
+#define TILE_HEADS 8
 #define BLOCK_ROWS 8
 
 struct job {
@@ -28,12 +29,18 @@ static void score_row(const struct job *job, size_t r, size_t first, size_t coun
     const glm52_index_score_args *args = job->args;
     float *scores = job->scores + r * args->score_stride + first;
     float sum[TILE_POSITIONS] = {0};
-    for (size_t h = 0; h < args->head_count; h++) {
-        const float *q = job->q + r * args->q_stride + h * args->key_size;
-        const float weight = job->weights[r * args->weight_stride + h];
-        for (size_t i = 0; i < count; i++) {
-            const float dot = args->scale * glm52_dot_f32(q, keys[i], args->key_size);
-            sum[i] += weight * (dot <= 0.0f ? 0.0f : dot);   /* a NaN goes on */
+    for (size_t first_head = 0; first_head < args->head_count; first_head += TILE_HEADS) {
+        const float *q[TILE_HEADS];
+        float dots[TILE_HEADS * TILE_POSITIONS];
+        const size_t left = args->head_count - first_head, heads = left < TILE_HEADS ? left : TILE_HEADS;
+        for (size_t h = 0; h < heads; h++) q[h] = job->q + r * args->q_stride + (first_head + h) * args->key_size;
+        glm52_dot_f32_tile(q, heads, keys, count, args->key_size, dots, TILE_POSITIONS);
+        for (size_t h = 0; h < heads; h++) {
+            const float weight = job->weights[r * args->weight_stride + first_head + h];
+            for (size_t i = 0; i < count; i++) {
+                const float dot = args->scale * dots[h * TILE_POSITIONS + i];
+                sum[i] += weight * (dot <= 0.0f ? 0.0f : dot);   /* a NaN goes on */
+            }
         }
     }
     for (size_t i = 0; i < count; i++) scores[i] = sum[i];

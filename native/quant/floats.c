@@ -1,5 +1,8 @@
 /* floats.c - F32, F16 and BF16: one value per block. Multiplied as floats in both modes, so without dot_q8. */
 #include "blocks.h"
+#if defined(__AVX512F__) || defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 static void decode_f32(const void *blocks, float *out, size_t count) {
     memcpy(out, blocks, count * sizeof(float));
@@ -7,7 +10,19 @@ static void decode_f32(const void *blocks, float *out, size_t count) {
 
 static void decode_f16(const void *blocks, float *out, size_t count) {
     const uint8_t *in = blocks;
-    for (size_t i = 0; i < count; i++) out[i] = load_f16(in + 2 * i);
+    size_t i = 0;
+#if defined(__AVX512F__)
+    for (; i + 16 <= count; i += 16) {
+        const __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
+        _mm512_storeu_ps(out + i, _mm512_cvtph_ps(halves));
+    }
+#elif defined(__F16C__)
+    for (; i + 8 <= count; i += 8) {
+        const __m128i halves = _mm_loadu_si128((const __m128i *)(const void *)(in + 2 * i));
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
+    }
+#endif
+    for (; i < count; i++) out[i] = load_f16(in + 2 * i);
 }
 
 static void decode_bf16(const void *blocks, float *out, size_t count) {

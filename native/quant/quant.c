@@ -22,7 +22,7 @@ const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
     const struct glm52_quant_set *usable[5] = {&glm52_quant_set_portable};
     uint32_t count = 1;
 #ifdef GLM52_HAVE_avx2
-    if (__builtin_cpu_supports("avx2")) usable[count++] = &glm52_quant_set_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) usable[count++] = &glm52_quant_set_avx2;
 #endif
 #ifdef GLM52_HAVE_avx512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
@@ -54,6 +54,11 @@ float glm52_dot_f32(const float *a, const float *b, size_t count) {
 void glm52_dot_f32_tile(const float *const *a, size_t a_count, const float *const *b, size_t b_count, size_t count,
                         float *y, size_t y_stride) {
     set_in_use()->dot_f32_tile(a, a_count, b, b_count, count, y, y_stride);
+}
+
+void glm52_add_rows(float *out, size_t out_stride, const float *p, size_t p_stride, size_t out_count,
+                    const float *const *rows, size_t count, size_t size) {
+    set_in_use()->add_rows(out, out_stride, p, p_stride, out_count, rows, count, size);
 }
 
 void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row) {

@@ -74,6 +74,10 @@ float glm52_dot_f32(const float *a, const float *b, size_t count);
 /* y[i * y_stride + j] = glm52_dot_f32(a[i], b[j], count), to the bit, for i < a_count and j < b_count. */
 void glm52_dot_f32_tile(const float *const *a, size_t a_count, const float *const *b, size_t b_count, size_t count,
                         float *y, size_t y_stride);
+/* For o < out_count and i < size: out[o * out_stride + i] += p[o * p_stride + r] * rows[r][i], for r from 0 to
+ * count - 1 in this order; products and sums are rounded. */
+void glm52_add_rows(float *out, size_t out_stride, const float *p, size_t p_stride, size_t out_count,
+                    const float *const *rows, size_t count, size_t size);
 
 uint16_t glm52_f32_to_f16(float value);  /* nearest, ties to even; NaN stays NaN */
 float glm52_f16_to_f32(uint16_t bits);
@@ -86,6 +90,8 @@ struct glm52_quant_set {
     float (*dot_f32)(const float *a, const float *b, size_t count);
     void (*dot_f32_tile)(const float *const *a, size_t a_count, const float *const *b, size_t b_count, size_t count,
                          float *y, size_t y_stride);
+    void (*add_rows)(float *out, size_t out_stride, const float *p, size_t p_stride, size_t out_count,
+                     const float *const *rows, size_t count, size_t size);
     void (*q8_encode)(const float *x, size_t count, struct glm52_q8 row);
     void (*q8_deal)(size_t count, struct glm52_q8 row);
 };

@@ -81,6 +81,39 @@ static void dot_f32_tile(const float *const *a, size_t a_count, const float *con
     }
 }
 
+/* Some columns of some outs, all rows: a load of a row serves every out. */
+ALWAYS_INLINE void add_columns_of_rows(float *out, size_t out_stride, const float *p, size_t p_stride, int out_count,
+                                       const float *const *rows, size_t count, size_t at, size_t columns) {
+    sums16 sum[TILE_A], x = {0};
+    for (int o = 0; o < out_count; o++) {
+        sum[o] = (sums16){0};
+        memcpy(&sum[o], out + (size_t)o * out_stride + at, columns * sizeof(float));
+    }
+    for (size_t r = 0; r < count; r++) {
+        memcpy(&x, rows[r] + at, columns * sizeof(float));
+        for (int o = 0; o < out_count; o++) sum[o] += p[(size_t)o * p_stride + r] * x;
+    }
+    for (int o = 0; o < out_count; o++) memcpy(out + (size_t)o * out_stride + at, &sum[o], columns * sizeof(float));
+}
+
+ALWAYS_INLINE void add_rows_to(float *out, size_t out_stride, const float *p, size_t p_stride, int out_count,
+                               const float *const *rows, size_t count, size_t size) {
+    size_t at = 0;
+    for (; at + 16 <= size; at += 16) {
+        add_columns_of_rows(out, out_stride, p, p_stride, out_count, rows, count, at, 16);
+    }
+    if (at < size) add_columns_of_rows(out, out_stride, p, p_stride, out_count, rows, count, at, size - at);
+}
+
+static void add_rows(float *out, size_t out_stride, const float *p, size_t p_stride, size_t out_count,
+                     const float *const *rows, size_t count, size_t size) {
+    size_t o = 0;
+    for (; o + TILE_A <= out_count; o += TILE_A) {
+        add_rows_to(out + o * out_stride, out_stride, p + o * p_stride, p_stride, TILE_A, rows, count, size);
+    }
+    for (; o < out_count; o++) add_rows_to(out + o * out_stride, 0, p + o * p_stride, 0, 1, rows, count, size);
+}
+
 /* One block of 32. A magnitude's bits order as the magnitudes do, with infinity and NaN on top. */
 static void encode_block(const float *x, int8_t *q, float *scale_out, int16_t *sum) {
     int32_t top = 0;
@@ -141,5 +174,5 @@ static const struct glm52_quant *const formats[] = {
 #define QUOTE_(text) #text
 #define QUOTE(text) QUOTE_(text)
 const struct glm52_quant_set GLM52_IN_SET(glm52_quant_set) = {
-    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, q8_encode, q8_deal
+    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, add_rows, q8_encode, q8_deal
 };

@@ -604,12 +604,37 @@ static void compare_tiles(const struct glm52_quant_set *set) {
     }
 }
 
+/* add_rows of every set is its sentence, one number at a time. */
+static void compare_sums(const struct glm52_quant_set *set) {
+    enum { OUTS = 7, STRIDE = 600, P_STRIDE = 19 };
+    static float x[16][STRIDE], wanted[OUTS * STRIDE], got[OUTS * STRIDE];
+    const float *rows[15];
+    const size_t out_count = 1 + draw() % OUTS, count = draw() % 16, size = 1 + draw() % 590;
+    float p[OUTS * P_STRIDE];
+    for (size_t r = 0; r < 16; r++) {
+        for (size_t i = 0; i < STRIDE; i++) x[r][i] = r == 3 ? float_of(draw()) : draw_float();
+    }
+    for (size_t r = 0; r < 15; r++) rows[r] = x[r] + draw() % 10;
+    for (size_t k = 0; k < OUTS * P_STRIDE; k++) p[k] = draw_float();
+    for (size_t k = 0; k < OUTS * STRIDE; k++) wanted[k] = got[k] = draw_float();
+    for (size_t k = 0; k < out_count * size; k++) {
+        const size_t o = k / size, i = k % size;
+        for (size_t r = 0; r < count; r++) {
+            const float product = p[o * P_STRIDE + r] * rows[r][i];
+            wanted[o * STRIDE + i] = wanted[o * STRIDE + i] + product;
+        }
+    }
+    set->add_rows(got, STRIDE, p, P_STRIDE, out_count, rows, count, size);
+    CHECK(count_different(got, wanted, OUTS * STRIDE) == 0);
+}
+
 void test_many_rows_at_once_give_the_bits_of_single_ones(void) {
     for (uint32_t s = 0; glm52_quant_set_at(s); s++) {
         state = 8;
         for (size_t round = 0; round < 72 && !check_failed; round++) {
             compare_panels(glm52_quant_set_at(s), 1 + round % BLOCKS_MAX, round % 8 == 7);
             compare_tiles(glm52_quant_set_at(s));
+            compare_sums(glm52_quant_set_at(s));
         }
     }
 }
