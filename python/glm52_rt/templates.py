@@ -1,8 +1,8 @@
 """Chat templates of model files: untrusted Jinja, rendered so that what users wrote stays text.
 
 Owns the sandbox and the Guard. A template sees no file, no network, no clock, no randomness and no Python object
-beyond the messages; the strings it builds, the loops it runs and what it returns are bounded. What it can still do is
-waste time.
+beyond the messages; each string, list, number and loop that it makes, and what it returns, is bounded. What it can
+still do is waste time, and with many such values memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from jinja2.visitor import NodeTransformer
 from .errors import ArgumentError, ModelError
 
 TEXT_MAX = 64 << 20  # characters of any string that a template builds
-NUMBER_MAX = 100_000  # of widths, repetitions and range(), as arguments of string methods and filters
+NUMBER_MAX = 100_000  # of widths, repetitions, items of a list and range(), as arguments of methods and filters
+BITS_MAX = 4096  # of a whole number
 DEPTH_MAX = 64  # levels of nesting of messages and tools
 
 # Filters that are not reproducible, or build long strings from short ones, and that no chat template needs.
-_REFUSED_FILTERS = ("random", "center", "format", "wordwrap", "urlize", "filesizeformat", "pprint", "slice", "batch")
+_REFUSED_FILTERS = ("random", "center", "format", "wordwrap", "urlize", "filesizeformat", "pprint", "slice", "batch",
+                    "striptags")  # fmt: skip
+# Methods of strings that make other characters of users' text, past the Guard, or bytes, which nothing bounds.
+_REFUSED_METHODS = ("translate", "maketrans", "striptags", "unescape", "encode")
 # Widths in a format string that are large ("%100000d") or come from a value ("%*d", "{:{}}").
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|:[^}]*\{")
 
@@ -189,9 +193,31 @@ def _bounded_indent(text: str, width: int | str = 4, first: bool = False, blank:
     return jinja2.filters.do_indent(text, unit, first, blank)
 
 
-def _check_format(text: Any, formats: bool) -> None:
-    if formats and isinstance(text, str) and _WIDE_FORMAT.search(text):
+def _check_format(text: Any, values: Iterable[Any]) -> None:
+    """Refuses to format values if that may give a long string. Widths have three digits at most."""
+    if not isinstance(text, str):
+        return
+    if _WIDE_FORMAT.search(text):
         raise SecurityError("a format string with a width of more than three digits, or one from a value")
+    widest = max((len(str(value)) for value in values), default=0)
+    if len(text) + (text.count("%") + text.count("{")) * (widest + 999) > TEXT_MAX:
+        raise _TooLong
+
+
+def _check_product(left: Any, right: Any) -> None:
+    for items, count in ((left, right), (right, left)):
+        if hasattr(items, "__len__") and len(items) * operator.index(count) > NUMBER_MAX:
+            raise SecurityError(f"a repetition to more than {NUMBER_MAX} items")
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > BITS_MAX:
+        raise SecurityError(f"a number of more than {BITS_MAX} bits")
+
+
+def _check_sum(left: Any, right: Any) -> None:
+    if isinstance(left, str) and isinstance(right, str):
+        if len(left) + len(right) > TEXT_MAX:
+            raise _TooLong
+    elif hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > NUMBER_MAX:
+        raise SecurityError(f"a list of more than {NUMBER_MAX} items")
 
 
 @jinja2.pass_environment
@@ -241,34 +267,49 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, name: str, left: Any, right: Any) -> Any:
         """The operators of intercepted_binops."""
-        _check_format(left, name == "%")
-        if name == "**" and not (abs(left) <= NUMBER_MAX and abs(right) <= 16):
+        if name == "%":
+            values = right if isinstance(right, tuple) else (right.values() if isinstance(right, Mapping) else (right,))
+            _check_format(left, values)
+        elif name == "**" and not (abs(left) <= NUMBER_MAX and abs(right) <= 16):
             raise SecurityError("a power of numbers that large")
-        for text, count in ((left, right), (right, left)):
-            if name == "*" and hasattr(text, "__len__") and len(text) * operator.index(count) > NUMBER_MAX:
-                raise SecurityError(f"a repetition to more than {NUMBER_MAX} items")
-        if name == "+" and isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > TEXT_MAX:
-            raise _TooLong
+        elif name == "*":
+            _check_product(left, right)
+        elif name == "+":
+            _check_sum(left, right)
         return super().call_binop(context, name, left, right)
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Every call that a template makes."""
         owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        own = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}
+        values = (*args, *own.values())
+        if isinstance(owner, (str, int, float)) and any(isinstance(n, int) and n > NUMBER_MAX for n in values):
+            raise SecurityError(f"{name}() with a number of more than {NUMBER_MAX}")
         if isinstance(owner, str):
-            own = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}
-            if any(isinstance(value, int) and value > NUMBER_MAX for value in args):
-                raise SecurityError(f"{name}() with a number of more than {NUMBER_MAX}")
             if name == "replace":
                 return _bounded_replace(owner, *args, **own)
             if name == "join":
                 return _bounded_str_join(owner, *args)
-            _check_format(owner, name in ("format", "format_map"))
+            if name == "expandtabs" and len(owner) + owner.count("\t") * max(values, default=8) > TEXT_MAX:
+                raise _TooLong
+            if name in ("format", "format_map"):
+                _check_format(owner, values)
+        if isinstance(owner, str) or owner is str:
+            if name in _REFUSED_METHODS:
+                raise SecurityError(f"the method {name}()")
         return super().call(context, function, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """"...".format, which newer versions of Jinja wrap before they call it."""
-        _check_format(getattr(value, "__self__", None), getattr(value, "__name__", "") in ("format", "format_map"))
-        return super().wrap_str_format(value)
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            _check_format(value.__self__, (*args, *kwargs.values()))
+            return wrapped(*args, **kwargs)
+
+        return bounded
 
 
 class _BoundConcat(NodeTransformer):
