@@ -404,7 +404,7 @@ GROW = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(40) %}{% set n
         ("{{ messages[0].content.translate({72: 60}) }}", rt.ModelError, "the method translate"),
         ("{{ (messages[0].content | safe).unescape() }}", rt.ModelError, "the method unescape"),
         ("{{ messages[0].content | striptags }}", rt.ModelError, "striptags"),
-        (GROW.replace("'aaaaaaaaaa'", "[1]").replace("EXPRESSION", "ns.x + ns.x"), rt.ModelError, "a list of more than"),
+        (GROW.replace("'aaaaaaaaaa'", "[1]").replace("EXPRESSION", "ns.x + ns.x"), rt.ModelError, "100000 items"),
         (GROW.replace("'aaaaaaaaaa'", "3").replace("EXPRESSION", "ns.x * ns.x"), rt.ModelError, "more than 4096 bits"),
         (GROW.replace("EXPRESSION", "ns.x + ns.x"), rt.ModelError, "a string of more than"),
         (GROW.replace("EXPRESSION", "ns.x ~ ns.x"), rt.ModelError, "a string of more than"),
