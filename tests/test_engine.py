@@ -562,3 +562,19 @@ def test_any_order_of_calls_equals_a_fresh_run(micro: rt.Model, tmp_path: Path) 
         print_blob=True,
     )  # fmt: skip
     case().runTest()
+
+
+def test_what_only_looks_like_an_argument_is_refused(micro: rt.Model) -> None:
+    """Not cut to a token, nor to the part of a name before a zero."""
+    with rt.Engine(micro, context=8) as engine:
+        for ids in ("12", [1.7], [None]):
+            with pytest.raises(TypeError):
+                engine.prefill(ids)
+        with pytest.raises(TypeError):
+            engine.eval(1.5)
+        assert engine.position == 0
+        assert engine.prefill(np.arange(3)) == 3
+    with pytest.raises(rt.ArgumentError, match="zero byte"):
+        rt.Model.open(micro.path + "\0x")
+    for key in ("general.architecture\0x", "\ud800", 3):
+        assert key not in micro.metadata and micro.metadata.get(key) is None

@@ -1,5 +1,6 @@
 """An engine: one conversation on one model, and the memory planned for it."""
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -150,7 +151,7 @@ class Engine:
 
         ahead  up to so many tokens that are expected behind it are run in the same batch (with mtp). If they are fed
                next, that costs nothing; else they are forgotten."""
-        self._native.eval(int(token), _number("ahead", ahead))
+        self._native.eval(operator.index(token), _number("ahead", ahead))
 
     def speculate(self, token: int, max_tokens: int, cancelled: Callable[[], Any] | None = None) -> list[int]:
         """Feeds token and, with mtp, those behind it that greedy decoding would choose and that were predicted: at most
@@ -158,7 +159,7 @@ class Engine:
 
         cancelled() is called between steps; if it returns something true, nothing is fed and [] returned."""
         progress = None if cancelled is None else lambda position: not cancelled()
-        return self._native.speculate(int(token), _number("max_tokens", max_tokens), progress)
+        return self._native.speculate(operator.index(token), _number("max_tokens", max_tokens), progress)
 
     @property
     def ahead(self) -> list[int]:
@@ -351,4 +352,4 @@ def _number(name: str, number: int) -> int:
 
 
 def _token_list(ids: Sequence[int]) -> list[int]:
-    return [int(token) for token in ids]
+    return [operator.index(token) for token in ids]

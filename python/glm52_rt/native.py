@@ -99,6 +99,8 @@ class NativeModel:
     """An open glm52_model. Closing twice is fine; any other use of a closed one raises Error."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if b"\0" in os.fsencode(path):
+            raise errors.ArgumentError(f"{path!r}: a path with a zero byte")
         model_out = ffi.new("glm52_model **")
         _check(lib.glm52_model_open(os.fsencode(path), model_out))
         self._owner: _Owner | None = _Owner(model_out[0], lib.glm52_model_close)
@@ -151,8 +153,11 @@ class NativeModel:
     def value(self, key: str) -> Any:
         """The value of a metadata key as Python sees it: int, float, bool, str or a list of one of them.
         Raises KeyError if the file has none."""
+        name = key.encode("utf-8", "replace") if isinstance(key, str) else b""
+        if not name or b"\0" in name:  # C would take the part before the zero
+            raise KeyError(key)
         value, found = ffi.new("glm52_value *"), ffi.new("bool *")
-        _check(lib.glm52_model_find_key(self.pointer, key.encode("utf-8"), found, value))
+        _check(lib.glm52_model_find_key(self.pointer, name, found, value))
         if not found[0]:
             raise KeyError(key)
         data = bytes(ffi.buffer(value.data, value.data_bytes)) if value.data_bytes else b""
