@@ -137,7 +137,8 @@ MODEL   ?= $(firstword $(wildcard models/glm52-nano-*.gguf) $(BUILD)/models/tiny
 PROMPT  ?= What is glm52-rt?
 
 run: $(VENV)/ready $(EXT) $(MODEL)
-	@PYTHONPATH=python $(PYTHON) -m glm52_rt run $(MODEL) --chat "$(PROMPT)" -n 64 --temp 0
+	@echo 'glm52 run $(MODEL) --chat "$(PROMPT)" --no-think --temp 0'
+	@PYTHONPATH=python $(PYTHON) -m glm52_rt run $(MODEL) --chat "$(PROMPT)" --no-think --temp 0 -n 200
 
 $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 	@mkdir -p $(@D)
