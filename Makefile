@@ -65,7 +65,7 @@ $(VENV)/ready: pyproject.toml
 	@python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "cffi>=1.17" "numpy>=1.26" "gguf>=0.18" \
-	    "tokenizers>=0.20" "jinja2>=3.1" "pytest>=8" "hypothesis>=6" "hatchling>=1.27" "editables>=0.5"
+	    "tokenizers>=0.20" "jinja2>=3.1" "pytest>=8" "hypothesis>=6" "hatchling>=1.27" "editables>=0.5" "matplotlib>=3.8"
 	@touch $@
 venv: $(VENV)/ready
 
@@ -168,7 +168,7 @@ test-tsan: $(VENV)/ready
 test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
 	$(CHECKER) $(BUILD)/models/tiny.gguf $(wildcard tests/vectors/tiny*.txt)
 
-test-python: $(VENV)/ready $(EXT)
+test-python: $(VENV)/ready $(EXT) $(CHECKER)
 	$(PYTHON) -m pytest -q
 
 # ---- fuzzing: the GGUF reader, the hyperparameters and the binding of weights against any bytes ----

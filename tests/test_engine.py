@@ -1,6 +1,9 @@
 """What an engine promises: refusals that change nothing, cancellation that can be resumed, going back, closing."""
 
+import copy
 import gc
+import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -46,6 +49,10 @@ def fresh_logits(model: rt.Model, ids: list[int], **options) -> bytes:
         ({"chunk_rows": 4097}, rt.ArgumentError, "chunk_rows 4097; at most 4096"),
         ({"latent_epsilon": -1e-6}, rt.ArgumentError, "latent_epsilon"),
         ({"latent_epsilon": float("nan")}, rt.ArgumentError, "latent_epsilon"),
+        ({"latent_epsilon": 1e-60}, rt.ArgumentError, "latent_epsilon 1e-60"),  # nothing is left in float32
+        ({"backend": "cpu\0x"}, rt.ArgumentError, "backend"),
+        ({"backend": None}, rt.ArgumentError, "backend"),
+        ({"streaming": True}, rt.ArgumentError, "streaming is True"),
         ({"profile": "x"}, rt.UnsupportedError, "profile"),
         ({"mtp": True, "drafts": 8}, rt.ArgumentError, "drafts at most 7"),
     ],
@@ -290,6 +297,28 @@ def test_engines_share_a_model_and_keep_it_alive(make: Callable[..., Path]) -> N
     second.close()
 
 
+def test_a_forked_child_is_refused_and_can_close(micro: rt.Model) -> None:
+    """Its threads stayed with the parent: waiting for them would never end."""
+    engine = rt.Engine(micro, context=CONTEXT, threads=2)
+    engine.prefill([1, 2, 3])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            engine.eval(4)
+        except rt.Error as error:
+            engine.close()
+            del engine
+            gc.collect()
+            status = 0 if "forked" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    engine.eval(4)
+    assert engine.tokens == [1, 2, 3, 4]
+    engine.close()
+
+
 # ---- closing ----
 
 
@@ -297,7 +326,8 @@ def test_closing_twice_is_fine_and_a_closed_one_refuses(micro: rt.Model, make: C
     engine = rt.Engine(micro, context=CONTEXT)
     engine.close()
     engine.close()
-    for use in (lambda: engine.eval(1), lambda: engine.prefill([1]), lambda: engine.logits, engine.reset):
+    for use in (lambda: engine.eval(1), lambda: engine.prefill([1]), lambda: engine.logits, engine.reset,
+                engine.__enter__):  # fmt: skip
         with pytest.raises(rt.Error, match="the engine is closed"):
             use()
     model = rt.Model.open(make("micro"))
@@ -306,6 +336,14 @@ def test_closing_twice_is_fine_and_a_closed_one_refuses(micro: rt.Model, make: C
     for use in (lambda: model.identity, lambda: model.tensors, lambda: rt.Engine(model)):
         with pytest.raises(rt.Error, match="the model is closed"):
             use()
+
+
+def test_engines_are_not_copied_and_need_a_model(engine: rt.Engine) -> None:
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            copied(engine)
+    with pytest.raises(rt.ArgumentError, match="must be an open Model"):
+        rt.Engine("path")  # type: ignore[arg-type]
 
 
 def test_views_outlive_their_engine(micro: rt.Model) -> None:

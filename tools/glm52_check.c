@@ -52,12 +52,20 @@ static double next_number(char **cursor, int *ok) {
     return value;
 }
 
+/* A whole number from 0 to limit; *ok says whether it was one. */
+static uint32_t next_count(char **cursor, double limit, int *ok) {
+    const double value = next_number(cursor, ok);
+    *ok = *ok && value >= 0 && value <= limit && value == floor(value);
+    return *ok ? (uint32_t)value : 0;
+}
+
 static int read_tokens(struct vector_case *c, char *text) {
     int ok = 1;
     for (c->token_count = 0; c->token_count < TOKENS_MAX;) {
-        const double value = next_number(&text, &ok);
-        if (!ok) return c->token_count > 0;
-        c->tokens[c->token_count++] = (int32_t)value;
+        text += strspn(text, " ");
+        if (*text == 0) return c->token_count > 0;
+        c->tokens[c->token_count++] = (int32_t)next_count(&text, INT32_MAX, &ok);
+        if (!ok) return 0;
     }
     return 0;
 }
@@ -66,17 +74,15 @@ static int read_top(struct vector_case *c, char *text) {
     if (c->top_count == TOPS_MAX) return 0;
     struct top *top = &c->tops[c->top_count];
     int ok = 1;
-    top->position = (uint32_t)next_number(&text, &ok);
-    if (!ok) return 0;
-    for (top->count = 0; top->count < PAIRS_MAX; top->count++) {
-        const double id = next_number(&text, &ok);
-        if (!ok) break;
-        top->ids[top->count] = (int32_t)id;
-        top->logits[top->count] = next_number(&text, &ok);
-        if (!ok) return 0;
+    top->position = next_count(&text, TOKENS_MAX, &ok);
+    for (top->count = 0; ok && top->count < PAIRS_MAX; top->count++) {
+        text += strspn(text, " ");
+        if (*text == 0) break;
+        top->ids[top->count] = (int32_t)next_count(&text, INT32_MAX, &ok);
+        if (ok) top->logits[top->count] = next_number(&text, &ok);
     }
     c->top_count++;
-    return top->count > 0;
+    return ok && top->count > 0;
 }
 
 /* One line of a case; 0 if it is not understood. */
@@ -94,7 +100,7 @@ static int read_line(struct vector_case *c, char *line) {
     } else if (strcmp(line, "tolerance") == 0) {
         c->tolerance = next_number(&rest, &ok);
     } else if (strcmp(line, "chunk") == 0) {
-        c->chunk = (uint32_t)next_number(&rest, &ok);
+        c->chunk = next_count(&rest, GLM52_CHUNK_ROWS_MAX, &ok);
     } else if (strcmp(line, "kv_type") == 0) {
         ok = strncmp(rest, "f32", 3) == 0 || strncmp(rest, "f16", 3) == 0;
         c->kv_type = strncmp(rest, "f16", 3) == 0 ? GLM52_KV_F16 : GLM52_KV_F32;
@@ -106,6 +112,28 @@ static int read_line(struct vector_case *c, char *line) {
         ok = 0;
     }
     return ok;
+}
+
+static int is_listed(const struct top *top, int32_t id) {
+    for (uint32_t i = 0; i < top->count; i++) {
+        if (top->ids[i] == id) return 1;
+    }
+    return 0;
+}
+
+/* Number of tokens that the record does not list although their logits are above its lowest. */
+static int count_missing(const struct vector_case *c, const struct top *top, const float *logits, uint32_t vocab,
+                         double rms) {
+    double lowest = top->logits[0];
+    for (uint32_t i = 1; i < top->count; i++) lowest = fmin(lowest, top->logits[i]);
+    int missing = 0;
+    for (uint32_t id = 0; id < vocab; id++) {
+        if (!(logits[id] > lowest + c->tolerance * rms) || is_listed(top, (int32_t)id)) continue;
+        missing++;
+        printf("%s: position %u: token %u has logit %.9g, above the lowest recorded %.9g, and is not recorded\n",
+               c->name, top->position, id, (double)logits[id], lowest);
+    }
+    return missing;
 }
 
 /* Number of logits of one position that are off; *worst_out is the largest difference over the rms. */
@@ -126,7 +154,7 @@ static int compare_top(const struct vector_case *c, const struct top *top, const
         }
         if (!(off <= *worst_out)) *worst_out = off;
     }
-    return wrong;
+    return wrong + count_missing(c, top, logits, vocab, rms);
 }
 
 /* 1 passed, 0 failed. */

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, Error, UnsupportedError
 from .model import Model
 from .native import KV_TYPES, NativeEngine, NativeSession, Observation, Progress, engine_plan
 from .sampling import Sampler
@@ -128,6 +128,10 @@ class Engine:
     ) -> None:
         if profile:
             raise UnsupportedError(f"profile={profile!r}: this version has no profile")
+        if not isinstance(model, Model):
+            raise ArgumentError(f"model is {model!r}; it must be an open Model")
+        if streaming is not None and not isinstance(streaming, Streaming):
+            raise ArgumentError(f"streaming is {streaming!r}; it must be a Streaming or None")
         self.model = model
         self.mtp = bool(mtp)
         options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon, sessions)
@@ -296,7 +300,12 @@ class Engine:
         written."""
         self._native.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an engine can't be copied or pickled: open another one")
+
     def __enter__(self) -> "Engine":
+        if self._native.closed:
+            raise Error("the engine is closed")
         return self
 
     def __exit__(
@@ -320,7 +329,9 @@ def _options(
     numbers = {"context": context, "threads": threads, "chunk_rows": chunk_rows, "sessions": sessions}
     for name, number in numbers.items():
         _number(name, number)
-    if latent_epsilon is not None and not 0 < latent_epsilon <= 1:
+    if not isinstance(backend, str) or "\0" in backend:
+        raise ArgumentError(f"backend {backend!r}; it must be a name")
+    if latent_epsilon is not None and not 0 < float(np.float32(latent_epsilon)) <= 1:
         raise ArgumentError(f"latent_epsilon {latent_epsilon}; it must be above 0 and at most 1")
     return {
         "backend": backend,

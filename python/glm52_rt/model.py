@@ -116,6 +116,9 @@ class Model:
         """Gives the file up; closing twice is fine."""
         self._native.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a model can't be copied or pickled: open another one")
+
     def __enter__(self) -> "Model":
         return self
 

@@ -61,9 +61,16 @@ class _Owner:
     def __init__(self, pointer: Any, free: Callable[[Any], None]) -> None:
         self.pointer = pointer
         self._free = free
+        self._process = os.getpid()
 
     def __del__(self) -> None:
-        self._free(self.pointer)
+        # In a child of fork() there are none of the threads that freeing would wait for.
+        if not self.is_foreign():
+            self._free(self.pointer)
+
+    def is_foreign(self) -> bool:
+        """Made by another process, of which this one is a fork."""
+        return os.getpid() != self._process
 
 
 class _Memory:
@@ -455,6 +462,8 @@ class NativeEngine:
         with self._lock:
             if self._owner is None:
                 raise errors.Error("the engine is closed")
+            if self._owner.is_foreign():
+                raise errors.Error("the engine belongs to the process that this one was forked from: open a new one")
             self._inside = threading.get_ident()
             _close_sessions(self._dropped)
             try:
@@ -463,7 +472,8 @@ class NativeEngine:
                 self._inside = None
 
     def close(self) -> None:
-        if self._owner is None:
+        if self._owner is None or self._owner.is_foreign():
+            self._owner = None
             return
         with self._running() as engine:
             status = lib.glm52_engine_flush_usage(engine)
