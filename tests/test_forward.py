@@ -136,12 +136,14 @@ def test_every_split_in_two_equals_one_shot_bit_for_bit(make: Make, top_k: int) 
             assert got.tobytes() == wanted.tobytes(), first
 
 
-def test_every_split_in_two_of_the_real_head_geometry(make: Make) -> None:
-    with rt.Model.open(make("realgeom", mix="f32", changes={"index_top_k": 8})) as model:
-        ids = prompt(18, model.shape.vocab)
-        wanted = run_pieces(model, ids, [len(ids)], **EXACT_MODE)
-        for first in range(1, len(ids)):
-            assert run_pieces(model, ids, [first, len(ids) - first], **EXACT_MODE).tobytes() == wanted.tobytes()
+@pytest.mark.parametrize(("top_k", "length"), [(2, 12), (8, 18), (32, 36)])
+def test_every_split_in_two_of_the_real_head_geometry(make: Make, top_k: int, length: int) -> None:
+    with rt.Model.open(make("realgeom", mix="f32", changes={"index_top_k": top_k})) as model:
+        ids = prompt(length, model.shape.vocab)
+        wanted = run_pieces(model, ids, [length], **EXACT_MODE)
+        for first in range(1, length):
+            got = run_pieces(model, ids, [first, length - first], **EXACT_MODE)
+            assert got.tobytes() == wanted.tobytes(), first
 
 
 @pytest.mark.parametrize("quality", [True, False], ids=["quality", "default"])
@@ -166,14 +168,12 @@ def test_slices_of_the_score_buffer_change_no_bit(micro: rt.Model) -> None:
         assert engine.logits.tobytes() == wanted.tobytes()
 
 
-def test_half_precision_cache_equals_the_reference_with_rounded_caches(make: Make, expected) -> None:
-    path = make("tiny", mix="f32", changes={"index_top_k": 8})
-    with rt.Model.open(path) as model:
-        ids = prompt(48, model.shape.vocab)
-        seen = run_token_by_token(model, ids, quality=True, kv_type="f16")
+def test_half_precision_cache_equals_the_reference_with_rounded_caches(exact_case, expected) -> None:
+    path, model, ids = exact_case
+    seen = run_token_by_token(model, ids, quality=True, kv_type="f16")
     wanted = expected(path, ids, Options(kv_f16="post"))
-    first = np.stack([seen.hidden[0, position] for position in range(48)])
-    print(f"figures: f16 cache: logits {worst_position(seen, wanted):.1e},", end=" ")
+    first = np.stack([seen.hidden[0, position] for position in range(len(ids))])
+    print(f"figures: {path.parent.name}, f16 cache: logits {worst_position(seen, wanted):.1e},", end=" ")
     print(f"first layer {relative_rms(first, wanted.trace.hidden[0]):.1e}")
     assert_decisions_equal(seen, wanted)
     assert worst_position(seen, wanted) <= HALF_CACHE
