@@ -267,6 +267,52 @@ def test_spans_of_what_stays_mapped(mixed: rt.Model, make: Callable[..., Path]) 
             layer_spans(model.native, 0, 13)
 
 
+def test_the_mtp_block_streams_too(make: Callable[..., Path]) -> None:
+    """With experts of a size of its own, through slots of its own; drafts and tokens are those of a resident run."""
+    path = make("tiny", mix=r"q8_0,blk\.8\.ffn_.*_exps=q4_k", changes={"index_top_k": 8})
+    with rt.Model.open(path) as model:
+        with rt.Engine(model, context=CONTEXT, chunk_rows=CHUNK, mtp=True) as engine:
+            wanted = run(engine, IDS)
+            wanted_mtp = mtp_counters(engine)
+        for options in ({"cache_experts": 2 * USED}, {"cache_experts": 40, "policy": "hotness", "direct_io": True}):
+            streaming = rt.Streaming(test=StreamTest(poison=True, guard=True), **options)
+            with rt.Engine(model, context=CONTEXT, chunk_rows=CHUNK, mtp=True, streaming=streaming) as engine:
+                assert run(engine, IDS) == wanted
+                assert mtp_counters(engine) == wanted_mtp
+                assert engine.stats().stream.classes == 2
+                mapped = engine.plan.weights_mapped
+        without = rt.plan_memory(model, CONTEXT, streaming=rt.Streaming(cache_experts=2 * USED))
+        assert model.file_bytes > mapped > without.weights_mapped
+        routed = sum(t.bytes for t in model.tensors if t.name.endswith("_exps.weight"))
+        assert mapped == model.file_bytes - routed
+        with pytest.raises(rt.MemoryBudgetError, match="at least 8"):
+            rt.Engine(model, context=CONTEXT, mtp=True, streaming=rt.Streaming(cache_experts=2 * USED - 1))
+
+
+def mtp_counters(engine: rt.Engine) -> tuple[int, int]:
+    stats = vars(engine.stats())
+    return stats["mtp_cycles"], stats["mtp_drafted"]
+
+
+def test_a_read_that_fails_in_the_mtp_block(micro: rt.Model, micro_wanted: list[bytes]) -> None:
+    """The last layer to be read: every call that fails says why, counts nothing, and is right when made again."""
+    block = next(t.offset for t in micro.tensors if t.name.startswith("blk.7."))
+    struck = 0
+    for n in range(1, 13):
+        reads = [0]
+
+        def fail(file: int, size: int, offset: int, reads: list[int] = reads, n: int = n) -> int | None:
+            reads[0] += offset >= block
+            return -errno.EIO if offset >= block and reads[0] == n else None
+
+        streaming = rt.Streaming(cache_experts=5, workers=1, test=StreamTest(read=fail, poison=True))
+        with rt.Engine(micro, context=16, chunk_rows=4, mtp=True, streaming=streaming) as engine:
+            messages = drive(engine, micro_wanted)
+            assert all("blk.7." in message for message in messages)
+            struck += len(messages)
+    assert struck >= 6
+
+
 # ---- refusals ----
 
 
@@ -522,7 +568,7 @@ def test_what_was_learned_is_taken_up_again(mixed: rt.Model, resident: list[byte
         assert cold.preloaded == 0 and cold.policy_ops == 0
     assert usage.stat().st_mode & 0o777 == 0o600
     rows = [line.split() for line in usage.read_text().splitlines()]
-    assert rows[0] == ["glm52-usage", "1", "8", "16"]
+    assert rows[0] == ["glm52-usage", "1", "9", "16"]
     assert sum(int(row[2]) for row in rows[1:-1]) == int(rows[-1][2]) == (PROMPT + DECODED) * USED * 5
     with streamed(mixed, cache_experts=40, usage_path=usage, preload=40) as engine:
         assert engine.stats().stream.preloaded > 30 and engine.stats().stream.policy_ops > 90
@@ -549,7 +595,7 @@ def test_what_was_learned_is_taken_up_again(mixed: rt.Model, resident: list[byte
 
 def test_a_damaged_ledger_is_a_warning(mixed: rt.Model, resident: list[bytes], tmp_path: Path) -> None:
     usage = tmp_path / "usage"
-    usage.write_text("glm52-usage 1 8 16\n3 1 5\n")
+    usage.write_text("glm52-usage 1 9 16\n3 1 5\n")
     with streamed(mixed, cache_experts=40, usage_path=usage, auto_pin=True) as engine:
         assert len(engine.warnings) == 1 and "usage ledger is not used" in engine.warnings[0]
         assert run(engine, IDS) == resident
@@ -562,7 +608,7 @@ def test_pins_are_chosen_and_changed(mixed: rt.Model, resident: list[bytes], tmp
     rows = [(layer, expert, 3000 if expert < 4 else 1) for layer in range(3, 8) for expert in range(16)]
     total = sum(row[2] for row in rows)
     usage.write_text(
-        "glm52-usage 1 8 16\n" + "".join(f"{a} {b} {c}\n" for a, b, c in rows) + f"end {len(rows)} {total}\n"
+        "glm52-usage 1 9 16\n" + "".join(f"{a} {b} {c}\n" for a, b, c in rows) + f"end {len(rows)} {total}\n"
     )
     options = {"usage_path": usage, "auto_pin": True, "auto_pin_bytes_min": 1, "live_repin": True, "cache_experts": 60}
     with streamed(mixed, **options) as engine:

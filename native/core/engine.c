@@ -66,8 +66,7 @@ static glm52_status prepare(struct glm52_engine *engine, const glm52_engine_opti
 
 static void place_experts(struct glm52_engine *engine) {
     const glm52_shape *s = &engine->model->shape;
-    const bool streams = engine->options.streaming != NULL;
-    for (uint32_t i = streams ? s->layers : s->dense_layers; i < glm52_blocks(engine->model, &engine->options); i++) {
+    for (uint32_t i = s->dense_layers; i < glm52_blocks(engine->model, &engine->options); i++) {
         const struct glm52_layer *layer = i < s->layers ? &engine->model->layers[i] : &engine->model->nextn[0].layer;
         for (uint32_t e = 0; e < s->experts; e++) {
             engine->host.experts[(size_t)i * s->experts + e] = (glm52_expert){
@@ -95,12 +94,15 @@ static glm52_status allocate(struct glm52_engine *engine) {
     const size_t host_bytes = glm52_host_lay(engine->model, &engine->options, &engine->host, engine->host_memory);
     memset(engine->host_memory, 0, host_bytes);
     glm52_activations_lay(engine->model, &engine->options, &engine->act, engine->activation_memory);
-    place_experts(engine);
     glm52_draft_policy_start(&engine->drafts, engine->options.drafts);
-    if (engine->options.streaming == NULL) return GLM52_OK;
-    const glm52_stream_options *streaming = engine->options.streaming;
+    if (engine->options.streaming == NULL) {
+        place_experts(engine);
+        return GLM52_OK;
+    }
+    glm52_stream_options streaming = *engine->options.streaming;
+    streaming.mtp = engine->options.mtp;
     engine->options.streaming = NULL;   /* the caller's, for this call */
-    return glm52_stream_open(engine->model, streaming, &engine->stream_plan, engine->options.chunk_rows,
+    return glm52_stream_open(engine->model, &streaming, &engine->stream_plan, engine->options.chunk_rows,
                              &engine->stream);
 }
 

@@ -272,7 +272,7 @@ static glm52_status feed_forward(const struct glm52_batch *b, const struct glm52
     }
     choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);
     b->ops->clear(b->backend, act->routed, (size_t)b->rows * b->shape->hidden * sizeof(float));
-    if (b->engine->stream == NULL || number >= b->shape->layers) {   /* an MTP block is never streamed */
+    if (b->engine->stream == NULL) {
         dense_network(b, layer);
         add_experts(b, layer, b->engine->host.experts + (size_t)number * b->shape->experts);
         return GLM52_OK;

@@ -48,6 +48,14 @@ static uint64_t now(void) {
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
+/* The block's layer for a batch. Where its experts are streamed and can't be read, nothing is being read behind the
+ * failure, and what the call has counted since glm52_stream_mark is taken back. */
+static glm52_status run_block(const struct glm52_batch *b, const struct glm52_layer *layer) {
+    const glm52_status status = glm52_batch_layer(b, layer, b->shape->layers);
+    if (status != GLM52_OK && b->engine->stream != NULL) glm52_stream_fail(b->engine->stream);
+    return status;
+}
+
 /* The rows position .. position + rows - 1 of the block, made by the tokens behind them. */
 static glm52_status make_rows(struct glm52_engine *engine, uint32_t position, uint32_t rows, const float *first_hidden,
                               const float *others) {
@@ -57,7 +65,7 @@ static glm52_status make_rows(struct glm52_engine *engine, uint32_t position, ui
     const struct glm52_batch b = glm52_batch_of(engine, position, rows);
     glm52_batch_rope(&b);
     make_input(&b, nextn, engine->held.tokens + position + 1, first_hidden, others);
-    GLM52_TRY(glm52_batch_layer(&b, &nextn->layer, engine->model->shape.layers));
+    GLM52_TRY(run_block(&b, &nextn->layer));
     const glm52_status status = engine->ops->finish(engine->backend);
     engine->stats.mtp_passes++;
     engine->stats.mtp_ns += now() - start;
@@ -114,6 +122,7 @@ void glm52_mtp_settle(struct glm52_engine *engine) {
     struct glm52_conversation *held = &engine->held;
     engine->ahead = (struct glm52_ahead){0};
     if (ahead.count == 0) return;
+    if (engine->stream != NULL) glm52_stream_mark(engine->stream);
     glm52_draft_policy_learn(&engine->drafts, ahead.count - 1, ahead.taken - 1, ahead.ns);
     /* Row base - 1 was made by the draft's first step. */
     if (make_rows(engine, ahead.base, ahead.taken - 1, NULL, engine->act.mtp_hidden) != GLM52_OK) {
@@ -160,7 +169,6 @@ static uint32_t keep_selection(const struct glm52_batch *b) {
 static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
                           int32_t *drafts_out) {
     const struct glm52_nextn *nextn = &engine->model->nextn[0];
-    const uint32_t number = engine->model->shape.layers;
     struct glm52_layer chained = nextn->layer;
     chained.index_full = false;   /* the selection is made once for all drafts of a cycle */
     uint32_t selected = 0;
@@ -180,7 +188,7 @@ static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t coun
             b.selected = engine->act.mtp_selected;
             b.k = selected;
         }
-        GLM52_TRY(glm52_batch_layer(&b, i == 0 ? &nextn->layer : &chained, number));
+        GLM52_TRY(run_block(&b, i == 0 ? &nextn->layer : &chained));
         GLM52_TRY(predict(&b, nextn, &drafts_out[i]));
         if (i == 0) selected = keep_selection(&b);
     }
@@ -190,6 +198,7 @@ static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t coun
 glm52_status glm52_mtp_draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
                              int32_t *drafts_out) {
     const uint64_t start = now();
+    if (engine->stream != NULL) glm52_stream_mark(engine->stream);
     const glm52_status status = draft(engine, id, count, watch, drafts_out);
     engine->stats.mtp_ns += now() - start;
     return status;

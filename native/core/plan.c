@@ -258,7 +258,9 @@ uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_
  * allow; a plan that does not fit in memory is refused. */
 static glm52_status plan_streaming(const struct glm52_model *model, const glm52_engine_options *options,
                                    glm52_plan *plan, glm52_stream_plan *stream_out) {
-    const glm52_stream_options *streaming = options->streaming;
+    glm52_stream_options given = *options->streaming;
+    const glm52_stream_options *streaming = &given;
+    given.mtp = options->mtp;
     const uint64_t memory = streaming->memory_bytes > 0 ? streaming->memory_bytes : glm52_machine_memory();
     const uint64_t rest = plan->kv_cache + plan->index_cache + plan->activations + plan->backend_scratch + plan->host +
                           plan->mtp + plan->sessions;
@@ -266,7 +268,7 @@ static glm52_status plan_streaming(const struct glm52_model *model, const glm52_
 
     /* Buffers depend on the slots, slots on what the buffers leave: asked twice, first with the most there can be. */
     GLM52_TRY(glm52_stream_plan_make(model, streaming, options->chunk_rows, UINT64_MAX, stream_out));
-    const uint64_t nextn_bytes = options->mtp ? stream_out->nextn_bytes : 0;   /* mapped, all of it */
+    const uint64_t nextn_bytes = options->mtp ? stream_out->nextn_bytes : 0;
     const uint64_t fixed = stream_out->other_bytes + nextn_bytes + rest + stream_out->full_bytes +
                            stream_out->buffer_bytes;
     const uint64_t left = allowed > fixed ? allowed - fixed : 0;

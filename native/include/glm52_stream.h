@@ -273,6 +273,8 @@ typedef struct glm52_stream_options {
     uint32_t direct_io;         /* past the page cache (O_DIRECT, F_NOCACHE) */
     uint32_t advise;            /* GLM52_ADVISE_* */
     uint32_t wired;             /* lock slots in memory, as far as the system lets */
+    uint32_t mtp;               /* stream the first MTP block too, which then is the layer behind the trunk; an
+                                   engine sets it as its own option says */
     uint32_t token_prefill_max; /* prompts up to this long go token by token where glm52_prefill_by_token says */
     const char *mirror_path;    /* a copy of the model on another disk, for half of the reads; NULL: none */
     const glm52_expert_id *pins; /* [pin_count] */
@@ -352,10 +354,10 @@ GLM52_API const char *glm52_engine_stream_warnings(const glm52_engine *engine);
 
 /* What streaming an engine's model takes; size classes of the layers that go through the cache. */
 typedef struct glm52_stream_plan {
-    uint64_t routed_bytes;      /* of the trunk, in the file */
-    uint64_t nextn_bytes;       /* of the file that MTP blocks take, routed experts included */
+    uint64_t routed_bytes;      /* of the layers that are streamed, in the file */
+    uint64_t nextn_bytes;       /* of the file that MTP blocks take beside streamed experts */
     uint64_t other_bytes;       /* the rest: stays mapped */
-    uint64_t token_bytes;       /* expert bytes that one token chooses */
+    uint64_t token_bytes;       /* expert bytes that one token chooses in the trunk */
     uint64_t minimum_bytes;     /* of a cache that can start */
     uint32_t minimum_experts;
     uint32_t slots;

@@ -201,7 +201,7 @@ void glm52_stream_mark(struct glm52_stream *stream) {
     stream->before.wait = stream->wait;
     stream->before.loads_done = stream->loads_done;
     memcpy(stream->before.layer_stats, stream->layer_stats,
-           stream->shape->layers * sizeof(*stream->layer_stats));
+           stream->layers * sizeof(*stream->layer_stats));
 }
 
 void glm52_stream_cancel(struct glm52_stream *stream) {
@@ -220,7 +220,7 @@ void glm52_stream_fail(struct glm52_stream *stream) {
     stream->wait = stream->before.wait;
     stream->loads_done = stream->before.loads_done;
     memcpy(stream->layer_stats, stream->before.layer_stats,
-           stream->shape->layers * sizeof(*stream->layer_stats));
+           stream->layers * sizeof(*stream->layer_stats));
 }
 
 void glm52_stream_tick(struct glm52_stream *stream, uint32_t rows) {

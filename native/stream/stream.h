@@ -33,6 +33,7 @@ struct glm52_slot_state {
 struct glm52_stream {
     const struct glm52_model *model;
     const glm52_shape *shape;
+    uint32_t layers;                     /* those of the trunk, and the MTP block if it is streamed */
     glm52_stream_options options;        /* pointers in it are NULL: they were the caller's */
     glm52_stream_test test;
     glm52_stream_plan plan;
@@ -104,10 +105,12 @@ glm52_status glm52_stream_flush(struct glm52_stream *stream);
 void glm52_stream_stats_get(struct glm52_stream *stream, glm52_stream_stats *stats_out);
 void glm52_stream_warn(struct glm52_stream *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* stream_plan.c: size class of each trunk layer, GLM52_CACHE_NO_CLASS where dense; full layers have classes of their
+/* stream_plan.c: size class of each of layers, GLM52_CACHE_NO_CLASS where dense; full layers have classes of their
  * own behind the plan's. slots_out and bytes_out take GLM52_CACHE_CLASSES_MAX. Returns the number of classes. */
-uint32_t glm52_stream_classes(const struct glm52_model *model, const glm52_stream_plan *plan, uint32_t full_layers,
-                              uint8_t *class_of, uint32_t *slots_out, uint64_t *bytes_out);
+uint32_t glm52_stream_classes(const struct glm52_model *model, const glm52_stream_plan *plan, uint32_t layers,
+                              uint32_t full_layers, uint8_t *class_of, uint32_t *slots_out, uint64_t *bytes_out);
+/* Layers that a stream knows: the trunk's, and the first MTP block if it is streamed. */
+uint32_t glm52_stream_layers(const struct glm52_model *model, const glm52_stream_options *options);
 /* Bytes of memory of this machine. */
 uint64_t glm52_machine_memory(void);
 /* Layer that a tensor belongs to by its name ("blk.N."), or -1. */

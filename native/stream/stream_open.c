@@ -63,8 +63,8 @@ static glm52_status allocate(struct glm52_stream *stream, uint32_t slots, uint32
     stream->loads = glm52_stream_allocate(a, slots, sizeof(*stream->loads));
     stream->table = glm52_stream_allocate(a, s->experts, sizeof(*stream->table));
     stream->ids = glm52_stream_allocate(a, (uint64_t)chunk_rows * s->experts_used, sizeof(*stream->ids));
-    stream->layer_stats = glm52_stream_allocate(a, s->layers, sizeof(*stream->layer_stats));
-    stream->before.layer_stats = glm52_stream_allocate(a, s->layers, sizeof(*stream->layer_stats));
+    stream->layer_stats = glm52_stream_allocate(a, stream->layers, sizeof(*stream->layer_stats));
+    stream->before.layer_stats = glm52_stream_allocate(a, stream->layers, sizeof(*stream->layer_stats));
     stream->segment_experts = glm52_stream_allocate(a, s->experts, sizeof(uint32_t));
     stream->segment_slots = glm52_stream_allocate(a, s->experts, sizeof(uint32_t));
     stream->gone = glm52_stream_allocate(a, slots, sizeof(*stream->gone));
@@ -111,8 +111,8 @@ static glm52_status open_io(struct glm52_stream *stream, uint32_t slots) {
     struct glm52_io_file *files = glm52_stream_allocate(&stream->allocations, 2ull * count, sizeof(*files));
     if (files == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for %u files", count);
     uint64_t slice_max = 0;
-    for (uint32_t i = 0; i < stream->shape->layers; i++) {
-        for (uint32_t k = 0; k < GLM52_SLICES && !stream->model->layers[i].dense; k++) {
+    for (uint32_t i = 0; i < stream->layers; i++) {
+        for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(stream->model, i, k) != NULL; k++) {
             slice_max = glm52_max_u64(slice_max, glm52_routed_matrix(stream->model, i, k)->group_bytes);
         }
     }
@@ -133,8 +133,8 @@ static glm52_status open_io(struct glm52_stream *stream, uint32_t slots) {
  * its first and last page with a neighbour. */
 static void guard(const struct glm52_stream *stream, int protection) {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    for (uint32_t layer = 0; layer < stream->shape->layers; layer++) {
-        for (uint32_t k = 0; k < GLM52_SLICES && !stream->model->layers[layer].dense; k++) {
+    for (uint32_t layer = 0; layer < stream->layers; layer++) {
+        for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(stream->model, layer, k) != NULL; k++) {
             const glm52_tensor_info *tensor = glm52_routed_matrix(stream->model, layer, k)->tensor;
             const uintptr_t begin = (uintptr_t)glm52_gguf_data(stream->model->gguf, tensor);
             const uintptr_t first = (begin + page - 1) / page * page, end = (begin + tensor->bytes) / page * page;
@@ -147,7 +147,7 @@ static void guard(const struct glm52_stream *stream, int protection) {
 
 static glm52_status open_usage(struct glm52_stream *stream, const char *path) {
     struct glm52_usage *usage = &stream->usage;
-    usage->layers = stream->shape->layers;
+    usage->layers = stream->shape->layers + stream->shape->nextn_layers;   /* one ledger with and without MTP */
     usage->experts = stream->shape->experts;
     usage->counts = glm52_stream_allocate(&stream->allocations, (uint64_t)usage->layers * usage->experts,
                                           sizeof(uint32_t));
@@ -176,6 +176,7 @@ static glm52_status open_cache(struct glm52_stream *stream, glm52_cache_args *ar
     if (pins == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for %u pins", wanted);
     count = glm52_usage_hottest(&stream->usage, pins, wanted);
     for (uint32_t i = 0; i < count; i++) {
+        if (pins[i].layer >= stream->layers) continue;
         const uint8_t c = args->class_of[pins[i].layer];
         /* Full layers stay anyway. */
         if (c >= stream->plan.class_count || free_slots[c] == 1) continue;
@@ -196,12 +197,12 @@ static glm52_status preload(struct glm52_stream *stream, const glm52_expert_id *
     uint32_t taken = 0, load_count = 0, last = 0;
     for (; last < count && taken < most; last++) {
         const glm52_expert_id id = list[last];
-        taken += id.layer < stream->shape->layers && id.expert < stream->shape->experts &&
+        taken += id.layer < stream->layers && id.expert < stream->shape->experts &&
                  class_of[id.layer] < stream->plan.class_count;
     }
     for (uint32_t i = last, rank = 0; i-- > 0;) {
         const glm52_expert_id id = list[i];
-        if (id.layer >= stream->shape->layers || id.expert >= stream->shape->experts ||
+        if (id.layer >= stream->layers || id.expert >= stream->shape->experts ||
             class_of[id.layer] >= stream->plan.class_count) {
             continue;
         }
@@ -232,11 +233,11 @@ static glm52_status open_parts(struct glm52_stream *stream, const glm52_stream_o
     uint8_t class_of[GLM52_LAYERS_MAX];
     uint32_t counts[GLM52_CACHE_CLASSES_MAX];
     uint64_t bytes[GLM52_CACHE_CLASSES_MAX];
-    const uint32_t classes = glm52_stream_classes(stream->model, &stream->plan, options->full_layers, class_of,
+    const uint32_t classes = glm52_stream_classes(stream->model, &stream->plan, stream->layers, options->full_layers, class_of,
                                                   counts, bytes);
     uint32_t slots = 0;
     for (uint32_t c = 0; c < classes; c++) slots += counts[c];
-    glm52_cache_args args = {.layers = stream->shape->layers, .experts = stream->shape->experts,
+    glm52_cache_args args = {.layers = stream->layers, .experts = stream->shape->experts,
                              .class_of = class_of, .class_count = classes, .slots = counts,
                              .policy = options->policy, .pins = options->pins, .pin_count = options->pin_count};
     if (options->usage_path != NULL) GLM52_TRY(open_usage(stream, options->usage_path));
@@ -264,6 +265,7 @@ glm52_status glm52_stream_open(const struct glm52_model *model, const glm52_stre
     if (stream == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for a stream");
     stream->model = model;
     stream->shape = &model->shape;
+    stream->layers = glm52_stream_layers(model, options);
     stream->options = *options;
     stream->options.mirror_path = stream->options.usage_path = NULL;
     stream->options.pins = stream->options.preload = NULL;

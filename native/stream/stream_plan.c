@@ -57,11 +57,12 @@ static glm52_status count_layer(glm52_stream_plan *plan, const glm52_size_class 
 }
 
 /* Sizes of the trunk's layers; the first full_layers sparse ones are counted whole and not cached. */
-static glm52_status count_layers(const struct glm52_model *model, uint32_t full_layers, glm52_stream_plan *plan) {
+static glm52_status count_layers(const struct glm52_model *model, uint32_t layers, uint32_t full_layers,
+                                 glm52_stream_plan *plan) {
     const glm52_shape *s = &model->shape;
     uint32_t sparse = 0;
-    for (uint32_t i = 0; i < s->layers; i++) {
-        if (model->layers[i].dense) continue;
+    for (uint32_t i = 0; i < layers; i++) {
+        if (glm52_routed_matrix(model, i, 0) == NULL) continue;
         glm52_size_class size;
         GLM52_TRY(expert_size(model, i, &size));
         uint64_t layer_bytes = 0;
@@ -69,7 +70,8 @@ static glm52_status count_layers(const struct glm52_model *model, uint32_t full_
             !glm52_add_u64(plan->routed_bytes, layer_bytes, &plan->routed_bytes)) {
             return glm52_fail(GLM52_ERR_BUDGET, "the routed experts do not fit in 64 bits");
         }
-        plan->token_bytes += size.expert_bytes * s->experts_used;
+        if (i < s->layers) plan->token_bytes += size.expert_bytes * s->experts_used;
+        else plan->nextn_bytes -= layer_bytes;   /* it was counted as mapped */
         if (sparse++ < full_layers) plan->full_bytes += size.slot_bytes * s->experts;
         else GLM52_TRY(count_layer(plan, &size));
     }
@@ -91,10 +93,14 @@ static uint64_t nextn_bytes(const struct glm52_model *model) {
     return bytes;
 }
 
-static uint64_t slice_bytes_max(const struct glm52_model *model) {
+uint32_t glm52_stream_layers(const struct glm52_model *model, const glm52_stream_options *options) {
+    return model->shape.layers + (options->mtp && model->shape.nextn_layers > 0 ? 1u : 0u);
+}
+
+static uint64_t slice_bytes_max(const struct glm52_model *model, uint32_t layers) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < model->shape.layers; i++) {
-        for (uint32_t k = 0; k < GLM52_SLICES && !model->layers[i].dense; k++) {
+    for (uint32_t i = 0; i < layers; i++) {
+        for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(model, i, k) != NULL; k++) {
             bytes = glm52_max_u64(bytes, glm52_routed_matrix(model, i, k)->group_bytes);
         }
     }
@@ -105,15 +111,16 @@ static uint64_t slice_bytes_max(const struct glm52_model *model) {
 static uint64_t buffer_bytes(const struct glm52_model *model, const glm52_stream_options *options,
                              uint32_t chunk_rows, uint32_t slots) {
     const glm52_shape *s = &model->shape;
+    const uint32_t layers = glm52_stream_layers(model, options);
     const uint32_t workers = options->workers == 0 ? GLM52_WORKERS_DEFAULT : options->workers;
     const uint64_t per_slot = sizeof(struct glm52_slot_state) + sizeof(glm52_load) + sizeof(uint8_t *) +
                               sizeof(uint32_t);
-    return sizeof(struct glm52_stream) + glm52_cache_bytes(s->layers, s->experts, slots) + slots * per_slot +
-           glm52_io_bytes(workers, slots, slice_bytes_max(model), options->direct_io != 0) +
+    return sizeof(struct glm52_stream) + glm52_cache_bytes(layers, s->experts, slots) + slots * per_slot +
+           glm52_io_bytes(workers, slots, slice_bytes_max(model, layers), options->direct_io != 0) +
            s->experts * (sizeof(glm52_expert) + 2 * sizeof(uint32_t)) +
            (uint64_t)chunk_rows * s->experts_used * sizeof(int32_t) +
-           2ull * s->layers * sizeof(glm52_stream_layer_stats) +
-           (options->usage_path == NULL ? 0 : (uint64_t)s->layers * s->experts * sizeof(uint32_t));
+           2ull * layers * sizeof(glm52_stream_layer_stats) +
+           (options->usage_path == NULL ? 0 : (s->layers + (uint64_t)s->nextn_layers) * s->experts * sizeof(uint32_t));
 }
 
 /* ---- spans ---- */
@@ -188,7 +195,7 @@ glm52_status glm52_stream_plan_make(const glm52_model *model, const glm52_stream
     }
     const glm52_shape *s = &model->shape;
     glm52_stream_plan plan = {.nextn_bytes = nextn_bytes(model)};
-    GLM52_TRY(count_layers(model, options->full_layers, &plan));
+    GLM52_TRY(count_layers(model, glm52_stream_layers(model, options), options->full_layers, &plan));
     plan.other_bytes = glm52_model_file_bytes(model) - plan.routed_bytes - plan.nextn_bytes;
     plan.minimum_experts = s->experts_used * plan.class_count;
     for (uint32_t c = 0; c < plan.class_count; c++) {
@@ -220,17 +227,17 @@ static uint32_t full_class(uint32_t *count, uint32_t first, uint64_t slot_bytes,
     return (*count)++;
 }
 
-uint32_t glm52_stream_classes(const struct glm52_model *model, const glm52_stream_plan *plan, uint32_t full_layers,
-                              uint8_t *class_of, uint32_t *slots_out, uint64_t *bytes_out) {
+uint32_t glm52_stream_classes(const struct glm52_model *model, const glm52_stream_plan *plan, uint32_t layers,
+                              uint32_t full_layers, uint8_t *class_of, uint32_t *slots_out, uint64_t *bytes_out) {
     uint32_t count = plan->class_count, sparse = 0;
     for (uint32_t c = 0; c < count; c++) {
         slots_out[c] = plan->classes[c].slots;
         bytes_out[c] = plan->classes[c].slot_bytes;
     }
-    for (uint32_t i = 0; i < model->shape.layers; i++) {
+    for (uint32_t i = 0; i < layers; i++) {
         class_of[i] = GLM52_CACHE_NO_CLASS;
         glm52_size_class size;
-        if (model->layers[i].dense || expert_size(model, i, &size) != GLM52_OK) continue;
+        if (glm52_routed_matrix(model, i, 0) == NULL || expert_size(model, i, &size) != GLM52_OK) continue;
         if (sparse++ < full_layers) {
             const uint32_t c = full_class(&count, plan->class_count, size.slot_bytes, slots_out, bytes_out);
             slots_out[c] += model->shape.experts;
