@@ -233,8 +233,8 @@ static glm52_status open_parts(struct glm52_stream *stream, const glm52_stream_o
     uint8_t class_of[GLM52_LAYERS_MAX];
     uint32_t counts[GLM52_CACHE_CLASSES_MAX];
     uint64_t bytes[GLM52_CACHE_CLASSES_MAX];
-    const uint32_t classes = glm52_stream_classes(stream->model, &stream->plan, stream->layers, options->full_layers, class_of,
-                                                  counts, bytes);
+    const uint32_t classes = glm52_stream_classes(stream->model, &stream->plan, stream->layers, options->full_layers,
+                                                  class_of, counts, bytes);
     uint32_t slots = 0;
     for (uint32_t c = 0; c < classes; c++) slots += counts[c];
     glm52_cache_args args = {.layers = stream->layers, .experts = stream->shape->experts,
