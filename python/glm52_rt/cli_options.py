@@ -79,6 +79,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--context", type=whole_number(1, 2**32 - 1), default=4096, metavar="N", help="positions (default 4096)")
     add("--quality", action="store_true", help="float32 activations and exact weights")
     add("--kv-type", choices=("f16", "f32"), default="f16", help="how cache rows are kept (default f16)")
+    add("--mtp", action="store_true", help="predict tokens and run them ahead; changes no token")
+    add("--drafts", type=whole_number(0, 7), default=0, metavar="N", help="tokens to run ahead, 0: as many as pay")
     add_streaming_options(parser, byte_count, whole_number)
 
 
@@ -111,6 +113,8 @@ def open_engine(model: Model, args: argparse.Namespace) -> Engine:
         quality=args.quality,
         kv_type=args.kv_type,
         streaming=streaming_of(args, machine_memory()),
+        mtp=args.mtp,
+        drafts=args.drafts,
     )
 
 
