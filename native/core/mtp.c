@@ -11,7 +11,7 @@
  * row of the draft selected and to the rows since (the weights were trained with shared selections). Rows of drafts
  * are overwritten by those of the tokens that come. Nothing here changes a result: drafts are guesses.
  *
- * The block's weights stay mapped when the trunk's experts are streamed. */
+ * The block's experts are streamed where the trunk's are. */
 #include <math.h>
 #include <time.h>
 
