@@ -441,31 +441,49 @@ def test_no_memory_for_a_second_conversation_is_an_error(micro: rt.Model, tmp_pa
         assert engine.tokens == [1, 2]
 
 
+def save_in_turns(model_path: str, sources: list[Path], path: Path, ready: int) -> None:
+    """What the child does: engines of its own, and two conversations under one name until it is killed."""
+    with rt.Model.open(model_path) as model:
+        engines = [rt.Engine(model, context=90, threads=1) for _ in sources]
+        for engine, source in zip(engines, sources, strict=True):
+            engine.load(source)
+        os.write(ready, b"1")
+        while True:
+            for engine in engines:
+                engine.save(path)
+
+
 def test_killed_at_200_random_moments(micro: rt.Model, tmp_path: Path) -> None:
     """A child saves two conversations in turns under one name and is killed: what is there is one of them, whole."""
-    path = tmp_path / "a"
+    path = tmp_path / "folder" / "a"
+    sources = [tmp_path / "one", tmp_path / "two"]
+    known = {}
     random.seed(5)
     torn = 0
-    with rt.Engine(micro, context=90) as one, rt.Engine(micro, context=90) as two, rt.Engine(micro, context=90) as it:
-        one.prefill(prompt(90, 512))
-        two.prefill(prompt(60, 512, seed=1))
-        known = {tuple(engine.tokens): engine.logits.tobytes() for engine in (one, two)}
-        one.save(path)
+    with rt.Engine(micro, context=90) as engine:
+        for number, source in enumerate(sources):
+            engine.reset()
+            engine.prefill(prompt(90 - 30 * number, 512, number))
+            engine.save(source)
+            known[tuple(engine.tokens)] = engine.logits.tobytes()
+        engine.save(path)
         for _ in range(200):
+            reading, ready = os.pipe()
             child = os.fork()
             if child == 0:
                 try:
-                    while True:
-                        one.save(path)
-                        two.save(path)
+                    save_in_turns(micro.path, sources, path, ready)
                 finally:
                     os._exit(1)
-            time.sleep(random.uniform(0.0, 0.02))
+            assert os.read(reading, 1) == b"1"
+            time.sleep(random.uniform(0.0, 0.01))
             os.kill(child, signal.SIGKILL)
             assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-            assert it.load(path)
-            assert it.logits.tobytes() == known[tuple(it.tokens)]
-            for left in tmp_path.glob(".glm52-*.tmp"):
+            os.close(reading)
+            os.close(ready)
+            assert engine.load(path)
+            assert engine.logits.tobytes() == known[tuple(engine.tokens)]
+            for left in path.parent.glob(".glm52-*.tmp"):
                 torn += left.stat().st_size > 0
                 left.unlink()
         print(f"figures: {torn} of 200 kills left a file that was begun")
