@@ -1,6 +1,7 @@
 """What an engine promises: refusals that change nothing, cancellation that can be resumed, going back, closing."""
 
 import copy
+import errno
 import gc
 import os
 import pickle
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import glm52_rt as rt
+from glm52_rt.native import StreamTest
 
 CONTEXT = 40
 
@@ -431,6 +433,7 @@ class Conversation(RuleBasedStateMachine):
 
     model: rt.Model
     scratch: Path
+    reads_left = -1
     known: dict[tuple[int, ...], bytes] = {}
 
     @initialize(
@@ -441,7 +444,7 @@ class Conversation(RuleBasedStateMachine):
         self.options = {"quality": quality, "kv_type": kv_type}
         more: dict = {} if drafts is None else {"mtp": True, "drafts": drafts}
         if streams:
-            more["streaming"] = rt.Streaming(cache_experts=2)
+            more["streaming"] = rt.Streaming(test=StreamTest(read=self.reads), cache_experts=2)
         self.engine = rt.Engine(self.model, context=CONTEXT, chunk_rows=4, **self.options, **more)
         self.held: list[int] = []
         self.has_logits = False
@@ -500,6 +503,25 @@ class Conversation(RuleBasedStateMachine):
                 assert chosen == int(np.frombuffer(self.fresh(), np.float32).argmax())
             self.held.append(chosen)
             self.has_logits = True
+
+    def reads(self, file: int, size: int, offset: int) -> int | None:
+        """Called for each read of an expert, on reading threads: the one that is told to fails."""
+        self.reads_left -= 1
+        return -errno.EIO if self.reads_left == 0 else None
+
+    @rule(ids=tokens, ahead=st.integers(0, 8), reads=st.integers(1, 60), prefills=st.booleans())
+    def failing_call(self, ids: list[int], ahead: int, reads: int, prefills: bool) -> None:
+        if len(self.held) + len(ids) > CONTEXT:
+            return
+        self.reads_left = reads
+        try:
+            self.engine.prefill(ids) if prefills else self.engine.eval(ids[0], ahead)
+        except rt.IoError:
+            assert prefills or self.engine.position == len(self.held)
+        self.reads_left = -1
+        done = self.engine.position - len(self.held)
+        self.held += ids[:done]
+        self.has_logits = self.has_logits or done > 0
 
     @rule(token=st.sampled_from([-1, 512, 10**6]))
     def refused(self, token: int) -> None:

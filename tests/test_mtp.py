@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import prompt
+from conftest import ROOT, prompt
 from reference import Options, Reference, Trace, rms_norm
 
 import glm52_rt as rt
 from glm52_rt.native import DraftPolicy
+from glm52_rt.tokenizer import Tokenizer
 
 Make = Callable[..., Path]
 EXACT_MODE = {"quality": True, "kv_type": "f32"}
@@ -234,6 +235,29 @@ def test_sampling_draws_the_same_tokens_with_and_without(micro: rt.Model) -> Non
             with rt.Engine(micro, context=90, **options) as engine:
                 found.append(list(rt.generate(engine, prompt(6, 512, seed), 70, **settings)))
         assert found[0] == found[1] == found[2]
+
+
+NANO = ROOT / "models/glm52-nano-v1-Q4_K_M.gguf"
+
+
+@pytest.mark.skipif(not NANO.exists(), reason="the trained model is not part of a source archive")
+def test_trained_drafts_are_mostly_accepted_and_change_nothing() -> None:
+    with rt.Model.open(NANO) as model:
+        ids = Tokenizer.from_model(model).encode("The history of the city began")
+        wanted = greedy(model, ids, 80)
+        cycles = {}
+        for drafts, streaming in ((1, None), (3, rt.Streaming(cache_experts=16)), (7, None)):
+            with rt.Engine(model, context=200, mtp=True, drafts=drafts, streaming=streaming) as engine:
+                tokens, logits = [], []
+                for token in rt.generate(engine, ids, 80, temperature=0, stop=()):
+                    tokens.append(token)
+                    logits.append(engine.logits.tobytes())
+                assert (tokens, logits) == wanted
+                stats = engine.stats()
+                cycles[drafts] = stats.mtp_cycles
+                assert stats.mtp_accepted > 0.4 * stats.mtp_drafted, stats
+        print(f"figures: 79 tokens in {cycles} batches")
+        assert cycles[1] < 60 and cycles[7] < cycles[3] < cycles[1]
 
 
 # ---- edges ----
