@@ -16,6 +16,7 @@ CFLAGS  ?= -O3 -g
 VENV    ?= build/venv
 PYTHON  ?= $(VENV)/bin/python
 AR      ?= ar
+JOBS    ?= $(shell getconf _NPROCESSORS_ONLN)
 
 STRICT  := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion \
            -Wno-sign-conversion -Werror=implicit-function-declaration -ffp-contract=off -fvisibility=hidden \
@@ -52,9 +53,10 @@ ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS
 
 ifndef V
 .SILENT:
+MAKEFLAGS += --no-print-directory
 endif
 
-.PHONY: all ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
+.PHONY: all built ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
         fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
 
@@ -65,7 +67,12 @@ $(VENV)/ready: pyproject.toml
 	@python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "cffi>=1.17" "numpy>=1.26" "gguf>=0.18" \
-	    "tokenizers>=0.20" "jinja2>=3.1" "pytest>=8" "hypothesis>=6" "hatchling>=1.27" "editables>=0.5" "matplotlib>=3.8"
+	    "tokenizers>=0.20" "jinja2>=3.1"
+	@touch $@
+# What tests need beside.
+$(VENV)/ready-for-tests: $(VENV)/ready
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "pytest>=8" "hypothesis>=6" "hatchling>=1.27" \
+	    "editables>=0.5" "matplotlib>=3.8"
 	@touch $@
 venv: $(VENV)/ready
 
@@ -136,7 +143,8 @@ $(EXT): $(BUILD)/native_shim.o $(LIB)
 MODEL   ?= $(firstword $(wildcard models/glm52-nano-*.gguf) $(BUILD)/models/tiny.gguf)
 PROMPT  ?= What is glm52-rt?
 
-run: $(VENV)/ready $(EXT) $(MODEL)
+run: $(VENV)/ready $(MODEL)
+	$(MAKE) -j$(JOBS) ext
 	@echo 'glm52 run $(MODEL) --chat "$(PROMPT)" --no-think --temp 0'
 	@PYTHONPATH=python $(PYTHON) -m glm52_rt run $(MODEL) --chat "$(PROMPT)" --no-think --temp 0 -n 200
 
@@ -144,14 +152,18 @@ $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 	@mkdir -p $(@D)
 	$(PYTHON) tools/make_model.py $* -o $@
 
-test: test-c test-asan test-tsan fuzz-replay test-vectors test-python tidy
+# Compiles on every processor; tests run one after another.
+built: $(VENV)/ready
+	$(MAKE) -j$(JOBS) all ext
+
+test: built test-c test-asan test-tsan fuzz-replay test-vectors test-python tidy
 	@echo "every test passed"
 
 test-c: $(TESTER)
 	$(TESTER)
 
 # A build under AddressSanitizer and UndefinedBehaviorSanitizer, beside the plain one.
-ASAN_MAKE = $(MAKE) BUILD=$(BUILD)/asan VENV=$(VENV) LDFLAGS='-fsanitize=address,undefined' \
+ASAN_MAKE = $(MAKE) -j$(JOBS) BUILD=$(BUILD)/asan VENV=$(VENV) LDFLAGS='-fsanitize=address,undefined' \
             CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover'
 
 # The same C tests there.
@@ -160,7 +172,7 @@ test-asan: $(NEEDS_PYTHON)
 
 # What runs on several threads, under ThreadSanitizer.
 test-tsan: $(VENV)/ready
-	$(MAKE) BUILD=$(BUILD)/tsan VENV=$(VENV) CFLAGS='-O1 -g -fsanitize=thread' LDFLAGS=-fsanitize=thread \
+	$(MAKE) -j$(JOBS) BUILD=$(BUILD)/tsan VENV=$(VENV) SETS= CFLAGS='-O1 -g -fsanitize=thread' LDFLAGS=-fsanitize=thread \
 	    $(BUILD)/tsan/test_native
 	$(BUILD)/tsan/test_native pool io stream
 
@@ -168,7 +180,7 @@ test-tsan: $(VENV)/ready
 test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
 	$(CHECKER) $(BUILD)/models/tiny.gguf $(wildcard tests/vectors/tiny*.txt)
 
-test-python: $(VENV)/ready $(EXT) $(CHECKER)
+test-python: $(VENV)/ready-for-tests $(EXT) $(CHECKER)
 	$(PYTHON) -m pytest -q
 
 # ---- fuzzing: the GGUF reader, the hyperparameters and the binding of weights against any bytes ----
