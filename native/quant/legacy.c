@@ -8,8 +8,10 @@
  *
  * Integers of dot_q8: |n| <= 32 * 128 * 127 = 520,192 and |k| <= 32 * 127 = 4,064. */
 #include "panel.h"
-#ifdef __AVX512VBMI__
+#if defined(__AVX512VBMI__)
 #include "super_avx512.h"
+#elif defined(__AVX2__) && defined(__F16C__)
+#include "super_avx2.h"
 #endif
 
 /* code [32]: low nibbles, then high ones */
@@ -132,6 +134,21 @@ static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked 
 }
 
 PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, true})
+GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_OF(q8_0));
+#elif defined(__AVX2__) && defined(__F16C__)
+static void decode_q8_0(const void *blocks, float *out, size_t count) {
+    decode_32s(unpack_q8_0, 34, false, blocks, out, count);
+}
+
+static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t count) {
+    return dot_q8_0_avx2(blocks, row, count);
+}
+
+static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
+    unpack_32s(unpack_q8_0, 34, false, block, blocks, out);
+}
+
+PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, false})
 GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_OF(q8_0));
 #else
 DEFINE(Q8_0, 8, 34, false, 128, unpack_q8_0);

@@ -26,7 +26,8 @@ const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
 #endif
 #ifdef GLM52_HAVE_avx512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("f16c")) {
         usable[count++] = &glm52_quant_set_avx512;
 #ifdef GLM52_HAVE_avx512vnni
         if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")
