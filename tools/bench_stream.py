@@ -11,11 +11,14 @@ import argparse
 import json
 import mmap
 import os
+import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import glm52_rt as rt
 from glm52_rt.cli_options import byte_count

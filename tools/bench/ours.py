@@ -6,8 +6,11 @@ import json
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 import glm52_rt as rt
 
