@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "clock.h"
 #include "error.h"
 
 void glm52_batch_norm(const struct glm52_batch *b, float *out, const float *x, const float *weight, uint32_t size,

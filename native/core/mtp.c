@@ -13,9 +13,9 @@
  *
  * The block's experts are streamed where the trunk's are. */
 #include <math.h>
-#include <time.h>
 
 #include "batch.h"
+#include "clock.h"
 #include "error.h"
 
 /* act.h of rows: from the embeddings of ids and the hidden states others; row 0's is first_hidden, if not NULL. */
@@ -42,12 +42,6 @@ static void make_input(const struct glm52_batch *b, const struct glm52_nextn *ne
     glm52_batch_matmul(b, act->h, act->mtp_input, &nextn->eh_proj);
 }
 
-static uint64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
 /* The block's layer for a batch. Where its experts are streamed and can't be read, nothing is being read behind the
  * failure, and what the call has counted since glm52_stream_mark is taken back. */
 static glm52_status run_block(const struct glm52_batch *b, const struct glm52_layer *layer) {
@@ -60,7 +54,7 @@ static glm52_status run_block(const struct glm52_batch *b, const struct glm52_la
 static glm52_status make_rows(struct glm52_engine *engine, uint32_t position, uint32_t rows, const float *first_hidden,
                               const float *others) {
     if (rows == 0) return GLM52_OK;
-    const uint64_t start = now();
+    const uint64_t start = glm52_now_ns();
     const struct glm52_nextn *nextn = &engine->model->nextn[0];
     const struct glm52_batch b = glm52_batch_of(engine, position, rows);
     glm52_batch_rope(&b);
@@ -68,7 +62,7 @@ static glm52_status make_rows(struct glm52_engine *engine, uint32_t position, ui
     GLM52_TRY(run_block(&b, &nextn->layer));
     const glm52_status status = engine->ops->finish(engine->backend);
     engine->stats.mtp_passes++;
-    engine->stats.mtp_ns += now() - start;
+    engine->stats.mtp_ns += glm52_now_ns() - start;
     return status;
 }
 
@@ -197,9 +191,9 @@ static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t coun
 
 glm52_status glm52_mtp_draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
                              int32_t *drafts_out) {
-    const uint64_t start = now();
+    const uint64_t start = glm52_now_ns();
     if (engine->stream != NULL) glm52_stream_mark(engine->stream);
     const glm52_status status = draft(engine, id, count, watch, drafts_out);
-    engine->stats.mtp_ns += now() - start;
+    engine->stats.mtp_ns += glm52_now_ns() - start;
     return status;
 }

@@ -3,16 +3,10 @@
  * The state is the position. Cache rows, tokens and logits beyond it mean nothing, so that going back is a new
  * number, and a batch that fails or is cancelled leaves no trace: the position moves when a batch is done. */
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "engine.h"
 #include "error.h"
-
-static uint64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static glm52_status check_ids(const glm52_engine *engine, const int32_t *ids, uint32_t count) {
     if (ids == NULL || count == 0) return glm52_fail(GLM52_ERR_ARGUMENT, "no tokens to feed");
@@ -100,10 +94,10 @@ static const int32_t *next_ahead(const glm52_engine *engine) {
 static glm52_status run_ahead(glm52_engine *engine, int32_t id, uint32_t drafts, struct glm52_watch watch) {
     struct glm52_conversation *held = &engine->held;
     const uint32_t position = held->position, vocab = engine->model->shape.vocab;
-    const uint64_t start = now_ns();
+    const uint64_t start = glm52_now_ns();
     GLM52_TRY(glm52_mtp_draft(engine, id, drafts, watch, held->tokens + position + 1));
     held->tokens[position] = id;
-    const uint64_t drafted = now_ns();
+    const uint64_t drafted = glm52_now_ns();
     GLM52_TRY(run(engine, position, 1 + drafts, 1 + drafts, watch));
     glm52_mtp_keep(engine, 1 + drafts);
     GLM52_TRY(engine->ops->finish(engine->backend));
@@ -111,8 +105,8 @@ static glm52_status run_ahead(glm52_engine *engine, int32_t id, uint32_t drafts,
                       (size_t)(1 + drafts) * vocab * sizeof(float));
     engine->stats.mtp_cycles++;
     engine->stats.mtp_drafted += drafts;
-    engine->stats.mtp_verify_ns += now_ns() - drafted;
-    engine->ahead = (struct glm52_ahead){.base = position, .count = 1 + drafts, .ns = now_ns() - start};
+    engine->stats.mtp_verify_ns += glm52_now_ns() - drafted;
+    engine->ahead = (struct glm52_ahead){.base = position, .count = 1 + drafts, .ns = glm52_now_ns() - start};
     return GLM52_OK;
 }
 
@@ -126,7 +120,7 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
     const struct glm52_watch watch = {.progress = progress, .user = user};
     glm52_mtp_settle(engine);
     if (engine->stream != NULL) glm52_stream_turn(engine->stream);
-    const uint64_t start = now_ns();
+    const uint64_t start = glm52_now_ns();
     glm52_status status = GLM52_OK;
     uint32_t done = 0;
     while (done < count && status == GLM52_OK) {
@@ -141,7 +135,7 @@ glm52_status glm52_prefill(glm52_engine *engine, const int32_t *ids, uint32_t co
         if (status == GLM52_OK) done += rows;
     }
     engine->stats.prefill_tokens += done;
-    engine->stats.prefill_ns += now_ns() - start;
+    engine->stats.prefill_ns += glm52_now_ns() - start;
     *completed_out = done;
     return status;
 }
@@ -164,9 +158,9 @@ static glm52_status eval(glm52_engine *engine, int32_t id, uint32_t ahead, struc
         take(engine);
         return GLM52_OK;
     }
-    const uint64_t start = now_ns();
+    const uint64_t start = glm52_now_ns();
     GLM52_TRY(feed(engine, &id, 1, watch));
-    if (ready && ahead > 0) glm52_draft_policy_learn(&engine->drafts, 0, 0, now_ns() - start);
+    if (ready && ahead > 0) glm52_draft_policy_learn(&engine->drafts, 0, 0, glm52_now_ns() - start);
     return GLM52_OK;
 }
 
@@ -174,10 +168,10 @@ glm52_status glm52_eval_ahead(glm52_engine *engine, int32_t id, uint32_t ahead, 
                               void *user) {
     if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "eval: NULL pointer");
     GLM52_TRY(check_ids(engine, &id, 1));
-    const uint64_t start = now_ns();
+    const uint64_t start = glm52_now_ns();
     const glm52_status status = eval(engine, id, ahead, (struct glm52_watch){.progress = progress, .user = user});
     engine->stats.eval_tokens += status == GLM52_OK;
-    engine->stats.eval_ns += now_ns() - start;
+    engine->stats.eval_ns += glm52_now_ns() - start;
     return status;
 }
 

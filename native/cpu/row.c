@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "float_bits.h"
 
 #define TYPE_F16 1   /* ggml's number */
 
@@ -70,18 +71,6 @@ void glm52_row_rotate(float *out, const float *x, const float *table, size_t cou
     }
 }
 
-static inline uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
 /* exp(-|x|) within 1.03 units in the last place, as trying every float32 shows: -|x| = n log 2 + r with |r|
  * at most log(2) / 2, the series of exp(r) to r^7 / 7! (what is left out is below 2^-27 of it), times 2^n
  * in two factors, so that results below the smallest normal number are right too. Choices are made by
@@ -90,10 +79,10 @@ static inline float exp_minus(float x) {
     const float log2_upper = 355.0f / 512.0f;       /* few digits, so that n * log2_upper is exact */
     const float log2_lower = (float)(0.69314718055994530942 - 355.0 / 512.0);
     const float to_integer = 0x1.8p23f;             /* adding it leaves an integer in the low bits */
-    const uint32_t last = bits_of(104.0f);          /* exp(-104) is 0 */
-    const uint32_t magnitude = bits_of(x) & 0x7fffffff;
+    const uint32_t last = bits_of_float(104.0f);          /* exp(-104) is 0 */
+    const uint32_t magnitude = bits_of_float(x) & 0x7fffffff;
     const uint32_t is_beyond = 0 - (uint32_t)(magnitude - last <= 0x7f800000 - last);   /* and no NaN */
-    x = -float_of((last & is_beyond) | (magnitude & ~is_beyond));
+    x = -float_of_bits((last & is_beyond) | (magnitude & ~is_beyond));
     const float shifted = x * 1.44269504088896340736f + to_integer;
     const float n = shifted - to_integer;
     const float r = (x - n * log2_upper) - n * log2_lower;
@@ -104,16 +93,16 @@ static inline float exp_minus(float x) {
     p = p * r + 1.0f / 6.0f;
     p = p * r + 0.5f;
     p = (p * (r * r) + r) + 1.0f;                   /* small terms first: r itself carries no rounding */
-    const uint32_t shifted_n = bits_of(shifted) - bits_of(to_integer) + 256;   /* n + 256, positive */
+    const uint32_t shifted_n = bits_of_float(shifted) - bits_of_float(to_integer) + 256;   /* n + 256, positive */
     const uint32_t half = shifted_n / 2;
-    return p * float_of((half - 1) << 23) * float_of((shifted_n - half - 1) << 23);
+    return p * float_of_bits((half - 1) << 23) * float_of_bits((shifted_n - half - 1) << 23);
 }
 
 /* 1 / (1 + exp(-x)), from an exponential that can't overflow. */
 static inline float sigmoid(float x) {
     const float e = exp_minus(x);
-    const uint32_t is_negative = 0 - (bits_of(x) >> 31);
-    return float_of((bits_of(e) & is_negative) | (bits_of(1.0f) & ~is_negative)) / (1.0f + e);
+    const uint32_t is_negative = 0 - (bits_of_float(x) >> 31);
+    return float_of_bits((bits_of_float(e) & is_negative) | (bits_of_float(1.0f) & ~is_negative)) / (1.0f + e);
 }
 
 void glm52_row_swiglu(float *out, const float *gate, const float *up, size_t count) {

@@ -16,6 +16,7 @@
 
 #include <string.h>
 
+#include "float_bits.h"
 #include "quant.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -56,18 +57,6 @@ static inline uint64_t load_u64(const uint8_t *p) {
     uint64_t value;
     memcpy(&value, p, sizeof(value));
     return value;
-}
-
-static inline float float_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-static inline uint32_t bits_of_float(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
 }
 
 /* A half's exponent and fraction, moved to the places of a float's, are its value times 2^-112: the product is

@@ -1,13 +1,5 @@
 /* histogram.c - latencies in buckets that grow by a ninth or less. */
-#include <time.h>
-
 #include "io_pool.h"
-
-uint64_t glm52_now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 /* Values below 8 have buckets of their own; above, the three bits behind the leading one choose in its octave. */
 static uint32_t bucket_of(uint64_t ns) {

@@ -2,6 +2,7 @@
 #ifndef GLM52_IO_POOL_H
 #define GLM52_IO_POOL_H
 
+#include "clock.h"
 #include "slots.h"
 
 #define GLM52_IO_INTERRUPTIONS_MAX 1000  /* in a row, with nothing read between them */
@@ -16,7 +17,6 @@ struct glm52_histogram {
 };
 void glm52_histogram_add(struct glm52_histogram *histogram, uint64_t ns);
 glm52_latency glm52_histogram_read(const struct glm52_histogram *histogram);
-uint64_t glm52_now_ns(void);
 
 /* A file that experts are read from. */
 struct glm52_io_file {

@@ -94,5 +94,9 @@ void build_tiny_tensors_part(struct gguf_build *build, const struct tiny *tiny, 
                              uint64_t last);
 /* Both. */
 void build_tiny(struct gguf_build *build, const struct tiny *tiny);
+/* Numbers between -0.5 and 0.5 for all data, which must be F32: tensors begin at multiples of four bytes. */
+void build_random_floats(struct gguf_build *build, uint32_t seed);
+/* A pseudo-random number of 22 bits; seed goes on. */
+uint32_t next_random(uint32_t *seed);
 
 #endif

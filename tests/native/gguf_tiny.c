@@ -151,3 +151,14 @@ void build_tiny(struct gguf_build *build, const struct tiny *tiny) {
     build_tiny_keys(build, tiny);
     build_tiny_tensors(build, tiny);
 }
+
+uint32_t next_random(uint32_t *seed) {
+    return (*seed = *seed * 1664525u + 1013904223u) >> 10;
+}
+
+void build_random_floats(struct gguf_build *build, uint32_t seed) {
+    for (size_t at = 0; at + 4 <= build->data.used; at += 4) {
+        const float value = (float)(next_random(&seed) % 2001) / 2000.0f - 0.5f;
+        memcpy(build->data.at + at, &value, 4);
+    }
+}

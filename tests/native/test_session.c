@@ -8,10 +8,6 @@
 
 enum { CONTEXT = 32, VOCAB = 40 };
 
-static uint32_t next_random(uint32_t *seed) {
-    return (*seed = *seed * 1664525u + 1013904223u) >> 10;
-}
-
 static glm52_model *open_model(void) {
     struct tiny tiny = tiny_default();
     tiny.layers = 4;
@@ -22,11 +18,7 @@ static glm52_model *open_model(void) {
     struct gguf_build build;
     gguf_build_begin(&build);
     build_tiny(&build, &tiny);
-    uint32_t seed = 7;
-    for (size_t at = 0; at + 4 <= build.data.used; at += 4) {
-        const float value = (float)(next_random(&seed) % 2001) / 2000.0f - 0.5f;
-        memcpy(build.data.at + at, &value, 4);
-    }
+    build_random_floats(&build, 7);
     gguf_build_finish(&build);
     const char *folder = build_folder(), *path = build_path(folder, "session.gguf");
     build_save(&build, path);

@@ -13,10 +13,6 @@
 
 enum { CONTEXT = 24, VOCAB = 40 };
 
-static uint32_t next_random(uint32_t *seed) {
-    return (*seed = *seed * 1664525u + 1013904223u) >> 10;
-}
-
 /* All F32, of numbers between -0.5 and 0.5: tensors begin at multiples of four bytes. */
 static void save_model(const char *path) {
     struct tiny tiny = tiny_default();
@@ -29,11 +25,7 @@ static void save_model(const char *path) {
     struct gguf_build build;
     gguf_build_begin(&build);
     build_tiny(&build, &tiny);
-    uint32_t seed = 7;
-    for (size_t at = 0; at + 4 <= build.data.used; at += 4) {
-        const float value = (float)(next_random(&seed) % 2001) / 2000.0f - 0.5f;
-        memcpy(build.data.at + at, &value, 4);
-    }
+    build_random_floats(&build, 7);
     gguf_build_finish(&build);
     build_save(&build, path);
     gguf_build_free(&build);
