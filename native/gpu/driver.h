@@ -73,8 +73,9 @@ struct glm52_gpu_driver {
     void (*release)(struct glm52_gpu_state *, void *address);
     /* Lets kernels read bytes of the host's from host on, without a copy where memory is shared; with a copy, and room
      * for one, elsewhere. Whole pages of a mapping: what lies before and behind in the first and last page may be
-     * taken in. The memory stays the caller's and stays in place until disown. Errors: MEMORY; BUDGET. */
-    glm52_status (*adopt)(struct glm52_gpu_state *, const void *host, size_t bytes);
+     * taken in. The memory stays the caller's and stays in place until disown. will_change: nothing is in it yet, and
+     * publish tells when something is; else it holds what it will ever hold. Errors: MEMORY; BUDGET. */
+    glm52_status (*adopt)(struct glm52_gpu_state *, const void *host, size_t bytes, bool will_change);
     void (*disown)(struct glm52_gpu_state *, const void *host);
     /* The host wrote bytes of adopted memory: what is encoded from now on sees them. Where that takes a copy, host must
      * stay as it is until the copy is done (a fence, finish). */
