@@ -148,6 +148,7 @@ void glm52_engine_close(glm52_engine *engine) {
     }
     glm52_stream_close(engine->stream);
     free(engine->host_memory);
+    free(engine->observed_logits);
     glm52_model_close(engine->model);
     free(engine);
 }
@@ -164,6 +165,24 @@ glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void 
     if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "observe: NULL pointer");
     engine->observer = observer;
     engine->observer_user = user;
+    return GLM52_OK;
+}
+
+glm52_status glm52_observe_logits(glm52_engine *engine, uint32_t first, glm52_logits_observer *observer, void *user) {
+    if (engine == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "observe_logits: NULL pointer");
+    if (observer != NULL && engine->observed_logits == NULL) {
+        engine->observed_logits = malloc((size_t)engine->model->shape.vocab * sizeof(float));
+        if (engine->observed_logits == NULL) {
+            return glm52_fail(GLM52_ERR_MEMORY, "no memory for %u logits", engine->model->shape.vocab);
+        }
+    }
+    if (observer == NULL) {
+        free(engine->observed_logits);
+        engine->observed_logits = NULL;
+    }
+    engine->logits_observer = observer;
+    engine->logits_observer_user = user;
+    engine->logits_observed_from = first;
     return GLM52_OK;
 }
 

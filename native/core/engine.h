@@ -120,6 +120,10 @@ struct glm52_engine {
     uint32_t sessions_open;
     glm52_observer *observer;
     void *observer_user;
+    glm52_logits_observer *logits_observer;
+    void *logits_observer_user;
+    uint32_t logits_observed_from;
+    float *observed_logits;         /* [vocab] while there is a logits_observer, else NULL */
     glm52_stats stats;
 };
 
@@ -167,6 +171,8 @@ static inline uint32_t glm52_blocks(const struct glm52_model *model, const glm52
  * Errors: CANCELLED; what the backend reports. */
 glm52_status glm52_forward(struct glm52_engine *engine, uint32_t position, const int32_t *ids, uint32_t row_count,
                            uint32_t logit_rows, struct glm52_watch watch);
+/* Behind glm52_forward, while act.h is its: leaves the logits of one row of the batch in act.logits. */
+void glm52_row_logits(struct glm52_engine *engine, uint32_t row);
 
 /* mtp.c. All of these do nothing on an engine without MTP.
  *

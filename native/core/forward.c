@@ -332,15 +332,20 @@ void glm52_batch_rope(const struct glm52_batch *b) {
     b->ops->write(b->backend, b->act->rope_table, table, (size_t)b->rows * b->shape->rope * sizeof(float));
 }
 
-/* Logits of the last count rows. */
-static void output_head(const struct glm52_batch *batch, uint32_t count) {
-    struct glm52_batch last = *batch;
-    last.rows = count;
+/* Logits of count rows from first on. */
+static void output_head(const struct glm52_batch *batch, uint32_t first, uint32_t count) {
+    struct glm52_batch rows = *batch;
+    rows.rows = count;
     const struct glm52_model *model = batch->engine->model;
     const uint32_t hidden = batch->shape->hidden;
-    const float *h = batch->act->h + (size_t)(batch->rows - count) * hidden;
-    glm52_batch_norm(&last, batch->act->x, h, model->output_norm, hidden, batch->shape->rms_epsilon);
-    glm52_batch_matmul(&last, batch->act->logits, batch->act->x, &model->output);
+    const float *h = batch->act->h + (size_t)first * hidden;
+    glm52_batch_norm(&rows, batch->act->x, h, model->output_norm, hidden, batch->shape->rms_epsilon);
+    glm52_batch_matmul(&rows, batch->act->logits, batch->act->x, &model->output);
+}
+
+void glm52_row_logits(struct glm52_engine *engine, uint32_t row) {
+    const struct glm52_batch b = glm52_batch_of(engine, 0, 1);
+    output_head(&b, row, 1);
 }
 
 struct glm52_batch glm52_batch_of(struct glm52_engine *engine, uint32_t position, uint32_t rows) {
@@ -373,6 +378,6 @@ glm52_status glm52_forward(struct glm52_engine *engine, uint32_t position, const
                               model->shape.layers, b.position);
         }
     }
-    output_head(&b, logit_rows);
+    output_head(&b, row_count - logit_rows, logit_rows);
     return b.ops->finish(b.backend);
 }

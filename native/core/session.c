@@ -62,12 +62,27 @@ static glm52_status run(glm52_engine *engine, uint32_t position, uint32_t rows, 
     return status;
 }
 
+/* Shows the logits of a batch's rows from row first on. The last is shown last, so that act.logits then has its own. */
+static glm52_status show_logits(glm52_engine *engine, uint32_t position, uint32_t first, uint32_t rows) {
+    if (engine->logits_observer == NULL) return GLM52_OK;
+    for (uint32_t r = first; r < rows; r++) {
+        if (position + r < engine->logits_observed_from) continue;
+        glm52_row_logits(engine, r);
+        GLM52_TRY(engine->ops->finish(engine->backend));
+        engine->ops->read(engine->backend, engine->observed_logits, engine->act.logits,
+                          engine->model->shape.vocab * sizeof(float));
+        engine->logits_observer(engine->logits_observer_user, position + r, engine->observed_logits);
+    }
+    return GLM52_OK;
+}
+
 /* One batch: on success the engine stands behind it and has its logits, else it is as it was. */
 static glm52_status feed(glm52_engine *engine, const int32_t *ids, uint32_t count, struct glm52_watch watch) {
     struct glm52_conversation *held = &engine->held;
     const uint32_t again = rows_again(engine), first = held->position - again;
     memcpy(held->tokens + held->position, ids, count * sizeof(int32_t));
     GLM52_TRY(run(engine, first, again + count, 1, watch));
+    GLM52_TRY(show_logits(engine, first, again, again + count));
     GLM52_TRY(glm52_mtp_feed(engine, first, again + count));
     engine->ops->read(engine->backend, engine->host.logits, engine->act.logits,
                       engine->model->shape.vocab * sizeof(float));

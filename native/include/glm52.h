@@ -233,6 +233,9 @@ typedef struct glm52_observation {
 } glm52_observation;
 typedef void glm52_observer(void *user, const glm52_observation *observation);
 
+/* Called with the logits [vocab] of one token that was fed, at position; they live for the call only. */
+typedef void glm52_logits_observer(void *user, uint32_t position, const float *logits);
+
 typedef struct glm52_stats {
     uint64_t prefill_tokens;
     uint64_t prefill_ns;
@@ -302,6 +305,12 @@ GLM52_API glm52_status glm52_align(glm52_engine *engine, const int32_t *ids, uin
 /* Has observer called once per trunk layer of every batch; NULL ends it. Errors: ARGUMENT if engine is NULL;
  * MEMORY. */
 GLM52_API glm52_status glm52_observe(glm52_engine *engine, glm52_observer *observer, void *user);
+
+/* Has observer called with the logits of every token fed at position first or behind it, in their order, when its batch
+ * has gone through the trunk: what glm52_logits would show if tokens were fed one by one, bit for bit. Tokens run ahead
+ * (glm52_eval_ahead) are not shown. NULL ends it. Errors: ARGUMENT if engine is NULL; MEMORY. */
+GLM52_API glm52_status glm52_observe_logits(glm52_engine *engine, uint32_t first, glm52_logits_observer *observer,
+                                            void *user);
 
 /* Counters since open. */
 GLM52_API void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out);

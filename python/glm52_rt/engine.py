@@ -13,6 +13,7 @@ from . import checkpoint
 from .errors import ArgumentError, Error, UnsupportedError
 from .model import Model
 from .native import KV_TYPES, NativeEngine, NativeSession, Observation, Progress, engine_plan
+from .native_logits import LogitsCallback, observe_logits
 from .sampling import Sampler
 from .streaming import LayerStats, Streaming, StreamStats
 
@@ -267,6 +268,12 @@ class Engine:
         """Has callback called once per trunk layer of every batch with what the layer decided; None ends it. An
         exception in it is raised by the call that ran the layer, once that is done."""
         self._native.observe(callback)
+
+    def observe_logits(self, callback: LogitsCallback | None, first: int = 0) -> None:
+        """Has callback(position, logits) called for every token fed at position first or behind it, a prompt's tokens
+        too; logits are float32 [vocab], a copy, bit for bit what feeding tokens one by one would show. Tokens run ahead
+        are not shown. None ends it. An exception in it is raised by the call that fed the token, once that is done."""
+        observe_logits(self._native, callback, _number("first", first))
 
     @property
     def backend(self) -> str:
