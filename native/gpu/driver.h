@@ -60,11 +60,15 @@ struct glm52_gpu_dispatch {
 struct glm52_gpu_state;          /* of an open driver */
 struct glm52_gpu_pipeline;       /* a kernel with its constants; lives as long as the driver */
 
+/* glm52_fail of error.h. A driver that is a library of its own does not see that one (nor its message buffer): open
+ * brings it. */
+typedef glm52_status glm52_gpu_fail(glm52_status status, const char *format, ...);
+
 struct glm52_gpu_driver {
     const char *name;            /* "metal", "cuda", "sim" */
 
-    /* Errors: UNSUPPORTED if there is no such device; MEMORY. */
-    glm52_status (*open)(struct glm52_gpu_state **state_out);
+    /* fail is kept for all calls to come. Errors: UNSUPPORTED if there is no such device; MEMORY. */
+    glm52_status (*open)(glm52_gpu_fail *fail, struct glm52_gpu_state **state_out);
     void (*close)(struct glm52_gpu_state *);
     void (*limits)(const struct glm52_gpu_state *, struct glm52_gpu_limits *limits_out);
 
