@@ -50,6 +50,9 @@ class Model:
     segments: int = 0
     stolen: int = 0
     preloaded: int = 0
+    ahead_count: int = 0
+    ahead_used: int = 0
+    unasked: set[Id] = field(default_factory=set)  # loaded ahead, not selected since
     repins: int = 0
     layer: int = -1
     left: list[list[int]] = field(default_factory=list)  # segments not yet given up
@@ -92,6 +95,7 @@ class Model:
             self.held.discard(victim)
             self.stolen += 1
         self.there.discard(victim)
+        self.unasked.discard(victim)
         self.evictions += 1
 
     def reserve(self, segment: list[int]) -> list[Id]:
@@ -99,6 +103,8 @@ class Model:
         missing = [i for i in ids if i not in self.there]
         for i in ids:
             if i not in missing:
+                self.ahead_used += i in self.unasked
+                self.unasked.discard(i)
                 self.held.discard(i)
                 self.leased.add(i)
                 self.hits += 1
@@ -154,7 +160,29 @@ class Model:
         self.segments += 1
         return self.reserve_ahead()
 
+    def load_ahead(self, i: Id) -> bool:
+        size = self.class_of[i[0]]
+        taken = self.of_class(self.there - self.pinned, size)
+        idle = taken - self.loading - self.leased - self.held
+        wholly_reserved = self.reserved == len(self.left)
+        if i in self.there or i in self.pinned or not wholly_reserved or not (len(taken) < self.dynamic(size) or idle):
+            return False
+        self.make_room(size)
+        self.there.add(i)
+        self.loading.add(i)
+        self.unasked.add(i)
+        self.touch(i, 0)
+        self.ahead_count += 1
+        return True
+
+    def has_room(self, layer: int, ids: list[int]) -> bool:
+        """The caller's part: what is loaded ahead and not settled may not make a selection's slots too few."""
+        size = self.class_of[layer]
+        ahead = self.of_class(self.loading, size)
+        return not ahead or len(set(ids)) + len(ahead) <= self.dynamic(size)
+
     def abort(self) -> None:
+        self.unasked -= self.loading
         self.there -= self.loading
         self.loading, self.leased, self.held = set(), set(), set()
         self.left, self.reserved, self.layer = [], 0, -1
@@ -242,7 +270,36 @@ class CacheMachine(RuleBasedStateMachine):
     def select(self, data: st.DataObject) -> None:
         layer = data.draw(st.sampled_from(self.layers), label="layer")
         ids = data.draw(st.lists(st.integers(0, self.experts - 1), min_size=1, max_size=12), label="ids")
+        if not self.model.has_room(layer, ids):
+            self.settle()
         self.expect(self.cache.begin(layer, ids), self.model.begin(layer, ids))
+
+    def settle(self) -> None:
+        for _, _, slot, generation in self.waiting:
+            self.cache.loaded(slot, generation)
+        self.waiting = []
+        self.model.loading = set()
+
+    @rule(data=st.data())
+    def load_ahead(self, data: st.DataObject) -> None:
+        i = (data.draw(st.sampled_from(self.layers)), data.draw(st.integers(0, self.experts - 1)))
+        load = self.cache.ahead(*i)
+        assert (load is not None) == self.model.load_ahead(i)
+        if load is not None:
+            self.waiting.append(load)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def one_read_fails(self, data: st.DataObject) -> None:
+        """One that no selection wants: else the selection fails."""
+        layer, expert, slot, generation = self.waiting[data.draw(st.integers(0, len(self.waiting) - 1))]
+        self.cache.dropped(slot, generation + 1)  # of another read: nothing
+        self.cache.dropped(slot, generation)
+        if (layer, expert) in self.model.unasked:
+            self.model.unasked.discard((layer, expert))
+            self.model.loading.discard((layer, expert))
+            self.model.there.discard((layer, expert))
+            self.waiting.remove((layer, expert, slot, generation))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -295,6 +352,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.model.left)
     @rule(repin=st.booleans())
     def turn(self, repin: bool) -> None:
+        self.settle()
         self.cache.turn(repin)
         self.model.turn(repin)
 
@@ -303,8 +361,9 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         stats, model = self.cache.stats(), self.model
-        for name in ("hits", "misses", "evictions", "routes", "segments", "stolen", "preloaded", "repins"):
+        for name in ("hits", "misses", "evictions", "routes", "segments", "stolen", "preloaded", "repins", "ahead_used"):
             assert stats[name] == getattr(model, name), name
+        assert stats["ahead"] == model.ahead_count
         assert stats["resident"] == len(model.there - model.loading)
         found = {(lr, e): self.cache.find(lr, e) for lr in self.layers for e in range(self.experts)}
         assert {i for i, slot in found.items() if slot >= 0} == model.there

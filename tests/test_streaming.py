@@ -646,6 +646,57 @@ def test_predictions_are_measured_and_change_nothing(mixed: rt.Model, resident: 
     assert (hinted.hits, hinted.misses, hinted.evictions) == (off.hits, off.misses, off.evictions)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_loading_ahead_changes_no_bit(mixed: rt.Model, resident: list[bytes], budget: str, policy: str) -> None:
+    """And what is loaded, hit and evicted does not depend on when reads are done."""
+
+    def slow(file: int, size: int, offset: int) -> None:
+        if offset % 7 == 0:
+            threading.Event().wait(0.001)
+
+    seen = []
+    for read, k in ((None, 0), (slow, 0), (None, USED)):
+        options = {"cache_experts": BUDGETS[budget], "policy": policy, "pilot": "load", "pilot_k": k}
+        test = StreamTest(poison=True, guard=True, read=read)
+        with streamed(mixed, pilot_two_step=policy == "lru", direct_io=policy == "lfru", test=test, **options) as engine:
+            assert run(engine, IDS) == resident
+            seen.append(engine.stats().stream)
+    names = ("hits", "misses", "evictions", "segments", "stolen", "loads", "resident", "ahead", "ahead_used")
+    assert [getattr(seen[0], n) for n in names] == [getattr(seen[1], n) for n in names]
+    for stats in seen:
+        assert stats.loads == stats.misses + stats.ahead and stats.ahead_used <= stats.ahead
+        assert stats.ahead > 0 and stats.ahead_errors == 0
+        assert stats.ahead_used > stats.ahead / 4 or budget == "all"  # by chance it would be a quarter
+    assert seen[2].ahead > seen[0].ahead or budget == "all"
+
+
+def test_loading_ahead_beside_mtp(micro: rt.Model, micro_wanted: list[bytes]) -> None:
+    with rt.Engine(micro, context=16, chunk_rows=4, mtp=True,
+                   streaming=rt.Streaming(cache_experts=8, pilot="load", test=StreamTest(poison=True))) as engine:
+        assert list(micro_steps(engine)) == micro_wanted
+        assert engine.stats().stream.ahead > 0
+
+
+def test_a_read_ahead_that_fails_is_nobodys_fault(micro: rt.Model, micro_wanted: list[bytes]) -> None:
+    """The n-th read fails: if a selection wants it the call says so and the next is right, else it is counted."""
+    swallowed = told = 0
+    for n in range(1, 61):
+        reads = [0]
+
+        def read(file: int, size: int, offset: int) -> int | None:
+            reads[0] += 1
+            return -errno.EIO if reads[0] == n else None
+
+        with micro_streamed(micro, StreamTest(poison=True, guard=True, read=read), workers=1, pilot="load") as engine:
+            messages = drive(engine, micro_wanted)
+            stats = engine.stats().stream
+            assert len(messages) + stats.ahead_errors == (n <= reads[0]), f"read {n}"
+            told += len(messages)
+            swallowed += stats.ahead_errors
+    assert told > 0 and swallowed > 0
+
+
 def test_wide_batches_are_not_predicted(mixed: rt.Model) -> None:
     with rt.Engine(mixed, context=CONTEXT, streaming=rt.Streaming(cache_experts=30, pilot="measure")) as engine:
         engine.prefill(IDS)

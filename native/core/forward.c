@@ -215,16 +215,16 @@ static glm52_status add_streamed_experts(const struct glm52_batch *b, const stru
 
 /* What the layer behind this one will choose, going by this layer's residual stream behind attention, with_shared:
  * and what act.y adds to it. */
-static void predict_experts(const struct glm52_batch *b, uint32_t number, bool with_shared) {
+static glm52_status predict_experts(const struct glm52_batch *b, uint32_t number, bool with_shared) {
     struct glm52_stream *stream = b->engine->stream;
     const uint32_t next = number + 1;
     if (stream == NULL || stream->options.pilot == GLM52_PILOT_OFF || next >= b->shape->layers ||
         b->engine->model->layers[next].dense || (stream->options.pilot_two_step != 0) != with_shared) {
-        return;
+        return GLM52_OK;
     }
     if (b->rows > GLM52_PILOT_ROWS_MAX || b->shape->experts_used > GLM52_PILOT_USED_MAX) {
         stream->pilot.skipped_wide++;
-        return;
+        return GLM52_OK;
     }
     const uint64_t start = glm52_now_ns();
     const struct glm52_activations *act = b->act;
@@ -237,6 +237,8 @@ static void predict_experts(const struct glm52_batch *b, uint32_t number, bool w
     b->ops->read(b->backend, ids, act->pilot_ids, (size_t)b->rows * b->shape->experts_used * sizeof(*ids));
     glm52_pilot_predicted(&stream->pilot, next, ids, b->rows, glm52_now_ns() - start);
     if (stream->options.pilot == GLM52_PILOT_HINT) glm52_stream_hint(stream, next, ids, b->rows);
+    if (stream->options.pilot != GLM52_PILOT_LOAD) return GLM52_OK;
+    return glm52_stream_load_ahead(stream, next, ids, b->rows);
 }
 
 static glm52_status begin_streaming(const struct glm52_batch *b, uint32_t number) {
@@ -245,8 +247,7 @@ static glm52_status begin_streaming(const struct glm52_batch *b, uint32_t number
     b->ops->read(b->backend, stream->ids, b->act->route_ids, routes * sizeof(int32_t));
     glm52_pilot_observed(&stream->pilot, number, stream->ids, b->rows);
     GLM52_TRY(glm52_stream_begin(stream, number, stream->ids, b->rows));
-    predict_experts(b, number, false);
-    return GLM52_OK;
+    return predict_experts(b, number, false);
 }
 
 /* The dense network of a layer, or the expert that all tokens share: act.x -> act.y. */
@@ -266,10 +267,9 @@ static void dense_network(const struct glm52_batch *b, const struct glm52_layer 
 static glm52_status feed_forward(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
     const struct glm52_activations *act = b->act;
     if (layer->dense) {
-        predict_experts(b, number, false);
+        GLM52_TRY(predict_experts(b, number, false));
         dense_network(b, layer);
-        predict_experts(b, number, true);
-        return GLM52_OK;
+        return predict_experts(b, number, true);
     }
     choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);
     b->ops->clear(b->backend, act->routed, (size_t)b->rows * b->shape->hidden * sizeof(float));
@@ -280,7 +280,7 @@ static glm52_status feed_forward(const struct glm52_batch *b, const struct glm52
     }
     GLM52_TRY(begin_streaming(b, number));
     dense_network(b, layer);
-    predict_experts(b, number, true);
+    GLM52_TRY(predict_experts(b, number, true));
     return add_streamed_experts(b, layer);
 }
 

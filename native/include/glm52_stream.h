@@ -173,6 +173,8 @@ typedef struct glm52_cache_stats {
     uint64_t segments;          /* parts that selections were taken in */
     uint64_t stolen;            /* experts evicted although a later part of the same selection wants them */
     uint64_t preloaded;
+    uint64_t ahead;             /* experts given a slot because a selection to come may want them */
+    uint64_t ahead_used;        /* of them, selected while they had it: hits as well */
     uint64_t repins;
     uint64_t stale;             /* completions of a generation that is gone */
     uint32_t resident;          /* experts in slots now */
@@ -223,6 +225,16 @@ GLM52_API void glm52_cache_turn(glm52_cache *cache, bool repin);
 GLM52_API glm52_status glm52_cache_preload(glm52_cache *cache, glm52_expert_id id, uint32_t heat, bool *given_out,
                                            glm52_load *load_out);
 
+/* Gives a slot to an expert that the selection of another layer to come may want, now that no part of the selection
+ * under way is without its slots; what goes for it is what would go for a miss. *given_out is false if the expert has
+ * a slot, or if none can be had without taking one from the selection under way. Errors: ARGUMENT. */
+GLM52_API glm52_status glm52_cache_ahead(glm52_cache *cache, glm52_expert_id id, bool *given_out,
+                                         glm52_load *load_out);
+
+/* Says that a load which no selection has asked for yet has failed: its slot is free again. One of another
+ * generation, or that a selection wants by now, is left alone. Errors: ARGUMENT for a slot that does not exist. */
+GLM52_API glm52_status glm52_cache_dropped(glm52_cache *cache, uint32_t slot, uint32_t generation);
+
 /* Takes slots out of use for good until a class has no more than slots of them: empty ones first, then those whose
  * experts would go first. Lists them in gone_out [slots of the class]. What is pinned, being read or in use stays,
  * and so does one slot that is not pinned. Errors: ARGUMENT (also if a selection is under way); BUDGET if it can't
@@ -241,8 +253,11 @@ GLM52_API void glm52_cache_stats_get(const glm52_cache *cache, glm52_cache_stats
 typedef enum glm52_pilot {
     GLM52_PILOT_OFF = 0,
     GLM52_PILOT_MEASURE = 1,    /* predicts the next layer's experts and counts how often it is right */
-    GLM52_PILOT_HINT = 2        /* and tells the system about those that are not there */
+    GLM52_PILOT_HINT = 2,       /* and tells the system about those that are not there */
+    GLM52_PILOT_LOAD = 3        /* or reads the likeliest of them into slots while this layer is computed */
 } glm52_pilot;
+
+#define GLM52_AHEAD_DEFAULT 2   /* experts per layer and batch that are loaded ahead */
 
 #define GLM52_PILOT_ROWS_MAX 8  /* wider batches are not predicted */
 #define GLM52_WORKERS_DEFAULT 8
@@ -287,7 +302,8 @@ typedef struct glm52_stream_options {
     uint64_t auto_pin_bytes_min; /* fewer bytes are not worth pinning, 0: GLM52_AUTO_PIN_BYTES_MIN */
     uint32_t live_repin;        /* exchange pins at turns */
     uint32_t pilot;             /* glm52_pilot */
-    uint32_t pilot_k;           /* experts per row that are hinted at, 0: as many as the router picks */
+    uint32_t pilot_k;           /* experts per row that are hinted at, 0: as many as the router picks; experts per
+                                   batch that are loaded, 0: GLM52_AHEAD_DEFAULT */
     uint32_t pilot_two_step;    /* predict with the shared expert's output added */
     const glm52_stream_test *test; /* NULL */
 } glm52_stream_options;
@@ -326,6 +342,7 @@ typedef struct glm52_stream_stats {
     glm52_latency pilot_lead;   /* from a prediction to the route it predicted */
     uint64_t hint_candidates, hint_resident_skipped, hint_submitted, hint_completed, hint_dropped, hint_errors;
     uint64_t hint_bytes, hint_queue_max;
+    uint64_t ahead, ahead_used, ahead_errors; /* experts loaded ahead, selected while in their slot, not read */
 } glm52_stream_stats;
 
 typedef struct glm52_stream_layer_stats {

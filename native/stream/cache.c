@@ -275,11 +275,19 @@ static uint32_t take_slot(glm52_cache *cache, struct glm52_cache_class *class) {
     return slot;
 }
 
+/* A slot that was being read is nobody's. */
+static void give_up(glm52_cache *cache, uint32_t slot) {
+    struct glm52_cache_class *class = &cache->classes[cache->slots[slot].class];
+    empty_slot(cache, slot);
+    cache->free_slots[class->first + class->free_count++] = slot;
+}
+
 static glm52_load start_load(glm52_cache *cache, uint32_t layer, uint32_t expert, uint32_t slot) {
     struct glm52_cache_slot *s = &cache->slots[slot];
     s->layer = layer;
     s->expert = expert;
     s->phase = PHASE_LOADING;
+    s->ahead = false;
     s->generation++;
     entry_at(cache, layer, expert)->slot = (int32_t)slot;
     return (glm52_load){.layer = layer, .expert = expert, .slot = slot, .generation = s->generation};
@@ -300,7 +308,9 @@ static glm52_status reserve(glm52_cache *cache, uint32_t end, glm52_load *loads,
         struct glm52_cache_slot *slot = &cache->slots[entry->slot];
         if (slot->phase == PHASE_IDLE && !slot->pinned && !item->held) heap_remove(cache, (uint32_t)entry->slot);
         item->held = false;
-        /* One that is being preloaded stays loading and is waited for like a miss, but it is there. */
+        cache->stats.ahead_used += slot->ahead;
+        slot->ahead = false;
+        /* One that is being preloaded or loaded ahead stays loading and is waited for like a miss, but it is there. */
         if (slot->phase == PHASE_IDLE) slot->phase = PHASE_LEASED;
         cache->stats.hits++;
         touch(cache, entry, item->routes);
@@ -473,9 +483,7 @@ void glm52_cache_abort(glm52_cache *cache) {
             s->generation++;
             continue;
         }
-        empty_slot(cache, slot);
-        struct glm52_cache_class *class = &cache->classes[s->class];
-        cache->free_slots[class->first + class->free_count++] = slot;
+        give_up(cache, slot);
     }
     for (uint32_t i = 0; i < cache->item_count; i++) {
         struct glm52_cache_item *item = &cache->items[i];
@@ -623,6 +631,33 @@ glm52_status glm52_cache_preload(glm52_cache *cache, glm52_expert_id id, uint32_
     return GLM52_OK;
 }
 
+glm52_status glm52_cache_ahead(glm52_cache *cache, glm52_expert_id id, bool *given_out, glm52_load *load_out) {
+    if (cache == NULL || given_out == NULL || load_out == NULL) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "cache_ahead: NULL pointer");
+    }
+    GLM52_TRY(check_id(cache, id, "loaded ahead:"));
+    struct glm52_cache_class *class = &cache->classes[cache->class_of[id.layer]];
+    struct glm52_cache_entry *entry = entry_at(cache, id.layer, id.expert);
+    const bool has_room = class->free_count > 0 || class->heap_count > 0;
+    *given_out = entry->slot == NO_SLOT && has_room && cache->reserved == cache->item_count;
+    if (!*given_out) return GLM52_OK;
+    const uint32_t slot = take_slot(cache, class);
+    *load_out = start_load(cache, id.layer, id.expert, slot);
+    cache->slots[slot].ahead = true;
+    touch(cache, entry, 0);
+    cache->stats.ahead++;
+    return GLM52_OK;
+}
+
+glm52_status glm52_cache_dropped(glm52_cache *cache, uint32_t slot, uint32_t generation) {
+    if (cache == NULL || slot >= cache->slot_count) {
+        return glm52_fail(GLM52_ERR_ARGUMENT, "cache_dropped: no slot %u", slot);
+    }
+    const struct glm52_cache_slot *s = &cache->slots[slot];
+    if (s->generation == generation && s->phase == PHASE_LOADING && s->ahead) give_up(cache, slot);
+    return GLM52_OK;
+}
+
 int64_t glm52_cache_find(const glm52_cache *cache, uint32_t layer, uint32_t expert) {
     if (cache == NULL || layer >= cache->layers || expert >= cache->experts) return -1;
     const int32_t slot = entry_at(cache, layer, expert)->slot;
@@ -648,4 +683,6 @@ void glm52_cache_counters_restore(glm52_cache *cache, const glm52_cache_stats *b
     now->routes = before->routes;
     now->segments = before->segments;
     now->stolen = before->stolen;
+    now->ahead = before->ahead;
+    now->ahead_used = before->ahead_used;
 }

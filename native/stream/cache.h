@@ -23,6 +23,7 @@ struct glm52_cache_slot {
     uint32_t heap_at;
     uint8_t phase, class;
     bool pinned;
+    bool ahead;           /* no selection has asked for it yet */
 };
 
 struct glm52_cache_entry {

@@ -83,6 +83,41 @@ static glm52_status load_all(struct glm52_stream *stream, uint32_t count) {
     return GLM52_OK;
 }
 
+/* Waits for what was loaded ahead for layers up to layer and books it. Those that were selected are in by then, or are
+ * waited for by who wants them. That one could not be read is counted and no more: nobody asked for it. */
+static glm52_status settle_ahead(struct glm52_stream *stream, uint32_t layer) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < stream->ahead_count; i++) {
+        const glm52_load load = stream->ahead[i];
+        struct glm52_slot_state *state = &stream->states[load.slot];
+        if (load.layer > layer) {
+            stream->ahead[kept++] = load;
+            continue;
+        }
+        if (!state->reading || state->generation != load.generation) continue;
+        const glm52_status status = glm52_io_wait(stream->io, load.slot);
+        state->reading = false;
+        if (status == GLM52_OK) {
+            stream->loads_done++;
+            GLM52_TRY(glm52_cache_loaded(stream->cache, load.slot, load.generation));
+        } else {
+            stream->ahead_errors++;
+            GLM52_TRY(glm52_cache_dropped(stream->cache, load.slot, load.generation));
+        }
+    }
+    stream->ahead_count = kept;
+    return GLM52_OK;
+}
+
+/* A selection counts on every slot of its class that is not pinned, unless it is so small that it needs not. */
+static glm52_status settle_if_short(struct glm52_stream *stream, uint32_t layer, uint32_t rows) {
+    if (stream->ahead_count == 0) return GLM52_OK;
+    const uint64_t routes = (uint64_t)rows * stream->shape->experts_used;
+    const uint64_t most = routes < stream->shape->experts ? routes : stream->shape->experts;
+    const struct glm52_cache_class *class = &stream->cache->classes[stream->cache->class_of[layer]];
+    return most + stream->ahead_count <= class->dynamic ? GLM52_OK : settle_ahead(stream, layer);
+}
+
 /* The layer's own part of the cache's counters. */
 static void count_layer(struct glm52_stream *stream, const glm52_cache_stats *before) {
     glm52_cache_stats now;
@@ -99,6 +134,7 @@ glm52_status glm52_stream_begin(struct glm52_stream *stream, uint32_t layer, con
     stream->layer = layer;
     stream->rows = rows;
     stream->wait_ns = 0;
+    GLM52_TRY(settle_if_short(stream, layer, rows));
     GLM52_TRY(glm52_cache_begin(stream->cache, layer, ids, count, stream->loads, &load_count));
     glm52_usage_add(&stream->usage, layer, ids, count);
     count_layer(stream, &before);
@@ -182,6 +218,7 @@ glm52_status glm52_stream_next(struct glm52_stream *stream, const glm52_expert *
         count_layer(stream, &before);
         GLM52_TRY(load_all(stream, load_count));
         if (stream->segment_count == 0) {
+            GLM52_TRY(settle_ahead(stream, stream->layer));
             finish_selection(stream);
             *table_out = NULL;
             return GLM52_OK;
@@ -208,7 +245,7 @@ void glm52_stream_cancel(struct glm52_stream *stream) {
     glm52_io_drain(stream->io);
     for (uint32_t i = 0; i < stream->slots.slot_count; i++) stream->states[i].reading = false;
     memset(stream->table, 0, stream->shape->experts * sizeof(*stream->table));
-    stream->segment_count = stream->step_begin = stream->step_end = 0;
+    stream->segment_count = stream->step_begin = stream->step_end = stream->ahead_count = 0;
     glm52_cache_abort(stream->cache);
     glm52_pilot_abandon(&stream->pilot);
 }
@@ -301,6 +338,25 @@ void glm52_stream_hint(struct glm52_stream *stream, uint32_t layer, const int32_
     }
 }
 
+glm52_status glm52_stream_load_ahead(struct glm52_stream *stream, uint32_t layer, const int32_t *ids, uint32_t rows) {
+    const uint32_t used = stream->shape->experts_used;
+    const uint32_t wanted = stream->options.pilot_k == 0 ? GLM52_AHEAD_DEFAULT : stream->options.pilot_k;
+    const uint32_t most = wanted < GLM52_AHEAD_MAX ? wanted : GLM52_AHEAD_MAX;
+    uint32_t count = 0;
+    /* The best of each row, then the second best. */
+    for (uint32_t n = 0; n < rows * used && count < most; n++) {
+        const int32_t expert = ids[n % rows * used + n / rows];
+        bool is_given = false;
+        glm52_load load;
+        GLM52_TRY(glm52_cache_ahead(stream->cache, (glm52_expert_id){layer, (uint32_t)expert}, &is_given, &load));
+        if (!is_given) continue;
+        submit(stream, &load, true);
+        stream->ahead[stream->ahead_count++] = load;
+        count++;
+    }
+    return GLM52_OK;
+}
+
 void glm52_stream_stats_get(struct glm52_stream *stream, glm52_stream_stats *out) {
     glm52_cache_stats cache;
     struct glm52_io_stats io;
@@ -328,5 +384,6 @@ void glm52_stream_stats_get(struct glm52_stream *stream, glm52_stream_stats *out
         .hint_candidates = pilot->hint_candidates, .hint_resident_skipped = pilot->hint_resident_skipped,
         .hint_submitted = io.hint_submitted, .hint_completed = io.hint_completed, .hint_dropped = io.hint_dropped,
         .hint_errors = io.hint_errors, .hint_bytes = io.hint_bytes, .hint_queue_max = io.hint_queue_max,
+        .ahead = cache.ahead, .ahead_used = cache.ahead_used, .ahead_errors = stream->ahead_errors,
     };
 }

@@ -24,6 +24,9 @@
  * whatever the disk does, and progress is told between steps. */
 #define GLM52_STREAM_NARROW_ROWS 8u
 
+/* Experts of one layer that are loaded ahead. */
+#define GLM52_AHEAD_MAX 64u
+
 /* What is known of a slot beside the cache's books. */
 struct glm52_slot_state {
     uint32_t generation;
@@ -53,6 +56,11 @@ struct glm52_stream {
     uint32_t *segment_experts, *segment_slots; /* [experts] of the segment in use, first those already shown */
     uint32_t segment_count, step_begin, step_end;
     uint64_t wait_ns;                    /* in this selection */
+
+    /* Loaded ahead and not settled: of the layer under way and of the next. */
+    glm52_load ahead[2 * GLM52_AHEAD_MAX];
+    uint32_t ahead_count;
+    uint64_t ahead_errors;
 
     struct glm52_usage usage;
     struct glm52_pilot_state pilot;
@@ -94,6 +102,8 @@ void glm52_stream_tick(struct glm52_stream *stream, uint32_t rows);
 void glm52_stream_turn(struct glm52_stream *stream);
 /* The experts that pilot.c predicts for a layer and that are not at hand are hinted at. */
 void glm52_stream_hint(struct glm52_stream *stream, uint32_t layer, const int32_t *ids, uint32_t rows);
+/* Those of them that are likeliest start to be read into slots. layer is the one behind the selection under way. */
+glm52_status glm52_stream_load_ahead(struct glm52_stream *stream, uint32_t layer, const int32_t *ids, uint32_t rows);
 
 /* Reads experts that nobody waits for yet; loads as glm52_cache_preload gave them. Errors: IO. */
 glm52_status glm52_stream_preload(struct glm52_stream *stream, const glm52_load *loads, uint32_t count);

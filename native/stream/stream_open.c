@@ -43,9 +43,9 @@ static glm52_status check_options(const struct glm52_model *model, const glm52_s
     if (o->auto_pin && o->pin_count > 0) {
         return glm52_fail(GLM52_ERR_ARGUMENT, "auto_pin chooses the pins; %u are given", o->pin_count);
     }
-    if (o->pilot > GLM52_PILOT_HINT || o->pilot_k > model->shape.experts_used) {
+    if (o->pilot > GLM52_PILOT_LOAD || o->pilot_k > model->shape.experts_used) {
         return glm52_fail(GLM52_ERR_ARGUMENT, "pilot %u with pilot_k %u; at most %d and %u", o->pilot, o->pilot_k,
-                          GLM52_PILOT_HINT, model->shape.experts_used);
+                          GLM52_PILOT_LOAD, model->shape.experts_used);
     }
     if (o->pilot == GLM52_PILOT_HINT && o->direct_io) {
         return glm52_fail(GLM52_ERR_ARGUMENT, "hints go to the page cache, which direct I/O passes by; give one");

@@ -34,7 +34,7 @@ _EXCEPTIONS: dict[int, type[errors.Error]] = {
 }
 KV_TYPES = {"f16": lib.GLM52_KV_F16, "f32": lib.GLM52_KV_F32}
 POLICIES = tuple(ffi.string(lib.glm52_policy_name(i)).decode() for i in range(lib.GLM52_POLICY_COUNT))
-PILOTS = ("off", "measure", "hint")
+PILOTS = ("off", "measure", "hint", "load")
 ADVICE = {"willneed": lib.GLM52_ADVISE_WILLNEED, "dontneed": lib.GLM52_ADVISE_DONTNEED}
 
 # GGUF's number of each type of metadata value; strings and arrays apart.
@@ -406,6 +406,15 @@ class NativeCache:
         _check(lib.glm52_cache_preload(self._owner.pointer, (layer, expert), heat, given, self._loads))
         self._count[0] = int(given[0])
         return self._given()[0] if given[0] else None
+
+    def ahead(self, layer: int, expert: int) -> tuple[int, int, int, int] | None:
+        given = ffi.new("bool *")
+        _check(lib.glm52_cache_ahead(self._owner.pointer, (layer, expert), given, self._loads))
+        self._count[0] = int(given[0])
+        return self._given()[0] if given[0] else None
+
+    def dropped(self, slot: int, generation: int) -> None:
+        _check(lib.glm52_cache_dropped(self._owner.pointer, slot, generation))
 
     def find(self, layer: int, expert: int) -> int:
         return lib.glm52_cache_find(self._owner.pointer, layer, expert)

@@ -36,7 +36,9 @@ class Streaming:
     auto_pin        pin what the ledger says is hot; auto_pin_bytes_min: fewer bytes are not worth it, 0: 0.5 GB
     live_repin      let pins change places with hotter experts when a prompt begins
     pilot           "off", "measure" (predict the next layer's experts, count) or "hint" (and have them read ahead)
-    pilot_k         experts per token that are hinted at, 0: as many as a token uses
+                    or "load" (read the likeliest of them into the cache while this layer is computed)
+    pilot_k         experts per token that are hinted at, 0: as many as a token uses; experts per layer that are
+                    loaded, 0: 2
     pilot_two_step  predict with the shared expert's output added
     token_prefill_max  prompts up to this long are fed token by token early in the context, 0: never"""
 
@@ -217,6 +219,9 @@ class StreamStats:
     hint_errors: int
     hint_bytes: int
     hint_queue_max: int
+    ahead: int  # experts loaded before their layer asked for them
+    ahead_used: int  # and then asked for
+    ahead_errors: int
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> "StreamStats":

@@ -80,7 +80,7 @@ void test_stream_engine_stress_with_random_cancellation(void) {
     for (uint32_t n = 0; !check_failed && (n < 6 || time(NULL) < end); n++) {
         const glm52_stream_test test = {.poison = 1};
         const glm52_stream_options options = {.cache_experts = 3 + next_random(&seed) % 46, .policy = n % 3,
-                                              .workers = 8, .pilot = n % 2, .test = &test};
+                                              .workers = 8, .pilot = n % 4, .pilot_two_step = n / 4 % 2, .test = &test};
         glm52_engine *streaming = open_engine(model, &options);
         if (streaming == NULL) break;
         for (int i = 0; i < 4; i++) converse(streaming, resident, &seed);
