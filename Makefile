@@ -72,7 +72,7 @@ $(VENV)/ready: pyproject.toml
 # What tests need beside.
 $(VENV)/ready-for-tests: $(VENV)/ready
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "pytest>=8" "hypothesis>=6" "hatchling>=1.27" \
-	    "editables>=0.5" "matplotlib>=3.8"
+	    "editables>=0.5" "matplotlib>=3.8" "zstandard>=0.22"
 	@touch $@
 venv: $(VENV)/ready
 
@@ -94,7 +94,11 @@ $(TABLES): tools/packaging/quant_tables.py | $(NEEDS_PYTHON)
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(TABLES)
 	@mkdir -p $(@D)
 	@echo "cc $@"
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(CC) $(ALL_CFLAGS) $(EXTRA) -MMD -MP -c -o $@ $<
+
+# Runs are recorded with what made the library.
+$(BUILD)/native/core/build.o: EXTRA = -DGLM52_VERSION='"$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"' \
+    -DGLM52_FLAGS='"$(strip $(subst ",,$(subst \,,$(CFLAGS) $(ARCHFLAGS))))"'
 
 define SET_RULE
 $(BUILD)/%.$(1).o: %.c $(BUILD)/flags | $(TABLES)

@@ -95,7 +95,7 @@ def test_the_plan_adds_up_and_follows_the_formula(micro: rt.Model) -> None:
         ([1, 512], rt.ArgumentError, "token 512 at index 1 is outside the vocabulary of 512"),
         ([-1], rt.ArgumentError, "token -1 at index 0"),
         ([2**31], rt.ArgumentError, "token 2147483648"),
-        ([1] * 38, rt.ContextError, "38 tokens at position 3: the context holds 40 tokens"),
+        ([1] * 38, rt.ContextError, "38 tokens at position 3: the context holds 40"),
     ],
 )
 def test_bad_tokens_change_nothing(engine: rt.Engine, ids: list[int], kind: type, words: str) -> None:
@@ -111,7 +111,7 @@ def test_bad_tokens_change_nothing(engine: rt.Engine, ids: list[int], kind: type
 
 def test_a_full_context_refuses_one_more_token(engine: rt.Engine) -> None:
     engine.prefill([1] * CONTEXT)
-    with pytest.raises(rt.ContextError, match="1 tokens at position 40"):
+    with pytest.raises(rt.ContextError, match="1 token at position 40: the context holds 40"):
         engine.eval(1)
     engine.rewind(CONTEXT - 1)
     engine.eval(2)

@@ -27,6 +27,12 @@ void glm52_batch_norm(const struct glm52_batch *b, float *out, const float *x, c
                       float epsilon);
 /* out[r] = matrix * x[r] for a matrix of one group. */
 void glm52_batch_matmul(const struct glm52_batch *b, float *out, const float *x, const struct glm52_matrix *matrix);
+/* observe.c: what is shown to the engine's observer; nothing without one. Behind a layer: all that it decided. Inside
+ * an indexer: how narrow the selection of rows first .. end - 1 was, whose scores are at hand; rows 0 .. end - 1 that
+ * take every position. */
+void glm52_observe_layer(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number);
+void glm52_observe_selection(const struct glm52_batch *b, uint32_t first, uint32_t end);
+void glm52_observe_all_visible(const struct glm52_batch *b, uint32_t end);
 /* act.h through one layer; number is where its caches are. Errors: as glm52_forward. */
 glm52_status glm52_batch_layer(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number);
 

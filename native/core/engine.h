@@ -65,7 +65,11 @@ struct glm52_host {
     int32_t *observed_ids;          /* the observer's copies: [rows, experts_used], */
     float *observed_weights;        /* [rows, experts_used], */
     int32_t *observed_selected;     /* [rows, selected_stride], */
-    float *observed_hidden;         /* [rows, hidden] */
+    float *observed_hidden;         /* [rows, hidden], */
+    float *observed_route_margins;  /* [rows], */
+    float *observed_select_margins; /* [rows] of the full layer before, */
+    float *observed_routes;         /* [experts] router logits of a row, */
+    float *observed_scores;         /* [context] an indexer's of a row */
 };
 
 /* What differs between two conversations of one engine. Rows and tokens from position on mean nothing. */

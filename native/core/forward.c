@@ -66,6 +66,7 @@ static void select_slice(const struct glm52_batch *b, void *index_cache, uint32_
                                     .k = s->index_top_k, .score_stride = context,
                                     .selected_stride = b->engine->selected_stride};
     b->ops->top_k(b->backend, &top_k, b->act->selected + (size_t)first * top_k.selected_stride, b->act->scores);
+    glm52_observe_selection(b, first, end);
 }
 
 /* The indexer of a full layer: stores this batch's keys, then leaves in act.selected the positions each row
@@ -87,6 +88,7 @@ static void index_select(const struct glm52_batch *b, const struct glm52_layer *
         const glm52_top_k_args args = {.row_count = dense_rows, .position = b->position, .k = s->index_top_k,
                                        .selected_stride = b->engine->selected_stride};
         b->ops->top_k(b->backend, &args, act->selected, NULL);
+        glm52_observe_all_visible(b, dense_rows);
     }
     if (dense_rows == b->rows) return;
 
@@ -296,26 +298,6 @@ glm52_status glm52_batch_layer(const struct glm52_batch *b, const struct glm52_l
     return GLM52_OK;
 }
 
-/* Copies what the layer decided to the host and shows it. */
-static void observe(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number) {
-    struct glm52_engine *engine = b->engine;
-    const uint32_t used = layer->dense ? 0 : b->shape->experts_used;
-    const size_t routes = (size_t)b->rows * used;
-    const size_t selected = (size_t)b->rows * engine->selected_stride;
-    const size_t hidden = (size_t)b->rows * b->shape->hidden;
-    const struct glm52_host *host = &engine->host;
-    b->ops->read(b->backend, host->observed_ids, b->act->route_ids, routes * sizeof(int32_t));
-    b->ops->read(b->backend, host->observed_weights, b->act->route_weights, routes * sizeof(float));
-    b->ops->read(b->backend, host->observed_selected, b->act->selected, selected * sizeof(int32_t));
-    b->ops->read(b->backend, host->observed_hidden, b->act->h, hidden * sizeof(float));
-    const glm52_observation observation = {
-        .layer = number, .position = b->position, .row_count = b->rows, .experts_used = used,
-        .route_ids = host->observed_ids, .route_weights = host->observed_weights,
-        .selected_stride = engine->selected_stride, .selected = host->observed_selected,
-        .hidden = host->observed_hidden};
-    engine->observer(engine->observer_user, &observation);
-}
-
 /* cos and sin of every pair for the batch's positions, in double until the last rounding: at position 10^6 a
  * float angle would be off by 0.03. */
 void glm52_batch_rope(const struct glm52_batch *b) {
@@ -368,7 +350,7 @@ glm52_status glm52_forward(struct glm52_engine *engine, uint32_t position, const
 
     for (uint32_t i = 0; i < model->shape.layers; i++) {
         GLM52_TRY(glm52_batch_layer(&b, &model->layers[i], i));
-        if (engine->observer != NULL) observe(&b, &model->layers[i], i);
+        glm52_observe_layer(&b, &model->layers[i], i);
         const uint32_t done = (uint32_t)((uint64_t)row_count * (i + 1) / model->shape.layers);
         /* A row that is run once more is no progress. */
         const uint32_t reached = b.position + done > engine->held.position ? b.position + done : engine->held.position;

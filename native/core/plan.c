@@ -206,6 +206,10 @@ size_t glm52_host_lay(const struct glm52_model *model, const glm52_engine_option
         .observed_weights = take(base, &at, rows * s->experts_used, sizeof(float)),
         .observed_selected = take(base, &at, rows * glm52_plan_selected_stride(s, options), sizeof(int32_t)),
         .observed_hidden = take(base, &at, rows * s->hidden, sizeof(float)),
+        .observed_route_margins = take(base, &at, rows, sizeof(float)),
+        .observed_select_margins = take(base, &at, rows, sizeof(float)),
+        .observed_routes = take(base, &at, s->experts, sizeof(float)),
+        .observed_scores = take(base, &at, options->context, sizeof(float)),
     };
     return at;
 }

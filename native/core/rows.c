@@ -87,7 +87,8 @@ glm52_status glm52_session_restore(glm52_session *session, const int32_t *tokens
     const struct glm52_engine *engine = session->engine;
     const uint32_t vocab = engine->model->shape.vocab;
     if (count > engine->options.context) {
-        return glm52_fail(GLM52_ERR_CONTEXT, "%u tokens: the context holds %u", count, engine->options.context);
+        return glm52_fail(GLM52_ERR_CONTEXT, "%u token%s: the context holds %u", count,
+                          count == 1 ? "" : "s", engine->options.context);
     }
     for (uint32_t i = 0; i < count; i++) {
         if (tokens[i] >= 0 && (uint32_t)tokens[i] < vocab) continue;

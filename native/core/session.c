@@ -19,8 +19,8 @@ static glm52_status check_ids(const glm52_engine *engine, const int32_t *ids, ui
     }
     const uint32_t context = engine->options.context;
     if (count > context - engine->held.position) {
-        return glm52_fail(GLM52_ERR_CONTEXT, "%u tokens at position %u: the context holds %u tokens", count,
-                          engine->held.position, context);
+        return glm52_fail(GLM52_ERR_CONTEXT, "%u token%s at position %u: the context holds %u", count,
+                          count == 1 ? "" : "s", engine->held.position, context);
     }
     return GLM52_OK;
 }

@@ -67,6 +67,9 @@ GLM52_API const char *glm52_status_name(glm52_status status);
  * thread. */
 GLM52_API const char *glm52_error_message(void);
 
+/* What made this library: version, compiler, flags, instruction sets. One line, static. */
+GLM52_API const char *glm52_build(void);
+
 /* ---- models -------------------------------------------------------------------------------------------- */
 
 /* Hyperparameters, as validated at open. Real GLM-5.2 values in brackets. */
@@ -226,6 +229,11 @@ typedef struct glm52_observation {
     uint32_t experts_used;          /* 0 on dense layers */
     const int32_t *route_ids;       /* [row_count, experts_used], best first */
     const float *route_weights;     /* [row_count, experts_used] */
+    const float *route_margins;     /* [row_count] sigmoid(logit) + bias of the last expert chosen less that of the
+                                       first that was not; infinite on dense layers */
+    const float *select_margins;    /* [row_count] score of the last position selected less that of the first that was
+                                       not, over the root mean square of all; infinite where all are taken. A layer
+                                       that shares a selection has the margins of the layer that made it */
     uint32_t selected_stride;
     const int32_t *selected;        /* [row_count, selected_stride]; row r holds min(position + r + 1,
                                        selected_stride) positions, ascending */
@@ -301,6 +309,10 @@ GLM52_API glm52_status glm52_rewind(glm52_engine *engine, uint32_t position);
  * logits; *kept_out is its length. Errors: ARGUMENT if a pointer is NULL or count is 0. */
 GLM52_API glm52_status glm52_align(glm52_engine *engine, const int32_t *ids, uint32_t count,
                                    uint32_t *kept_out);
+
+/* Which loops run on this machine, of those that the engine's backend has: the instruction set of the CPU's. Loops of
+ * one backend all give the same bits. Static; "" for NULL. */
+GLM52_API const char *glm52_engine_kernels(const glm52_engine *engine);
 
 /* Has observer called once per trunk layer of every batch; NULL ends it. Errors: ARGUMENT if engine is NULL;
  * MEMORY. */

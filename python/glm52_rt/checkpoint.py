@@ -339,7 +339,8 @@ def _check_fit(engine: Engine, spans: Spans, header: Header, identity: str, path
         if getattr(header, name) != value:
             raise CheckpointError(f"{path}: written with {name} {getattr(header, name)}; this engine has {value}")
     if header.position > spans.context:
-        raise ContextError(f"{path}: {header.position} tokens; this engine's context holds {spans.context}")
+        held = f"{header.position} token{'s' * (header.position != 1)}"
+        raise ContextError(f"{path}: {held}; this engine's context holds {spans.context}")
 
 
 class _Reader:

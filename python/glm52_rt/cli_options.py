@@ -16,6 +16,7 @@ from .sampling import SEED_MAX
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
           "ti": 1 << 40}  # fmt: skip
+THREADS_MAX = 512  # which the processor backend takes
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -75,7 +76,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     add = group.add_argument
     add("--backend", default="auto", metavar="B", help="auto or cpu (default auto)")
-    add("--threads", type=whole_number(0, 4096), default=0, metavar="T", help="0: one per processor (default)")
+    add("--threads", type=whole_number(0, THREADS_MAX), default=0, metavar="T", help="0: one per processor (default)")
     add("--context", type=whole_number(1, 2**32 - 1), default=4096, metavar="N", help="positions (default 4096)")
     add("--quality", action="store_true", help="float32 activations and exact weights")
     add("--kv-type", choices=("f16", "f32"), default="f16", help="how cache rows are kept (default f16)")

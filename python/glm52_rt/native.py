@@ -193,7 +193,9 @@ class Observation(NamedTuple):
     position: int  # of row 0
     route_ids: np.ndarray  # int32 [rows, experts_used], best first; [rows, 0] on dense layers
     route_weights: np.ndarray  # float32 [rows, experts_used]
+    route_margins: np.ndarray  # float32 [rows], how narrow the choice was (glm52.h); infinite on dense layers
     selected: list[np.ndarray]  # per row int32 [min(position + row + 1, index_top_k)], ascending
+    select_margins: np.ndarray  # float32 [rows], of the selection; infinite where every position was taken
     hidden: np.ndarray  # float32 [rows, hidden], the residual stream behind the layer
 
 
@@ -607,7 +609,9 @@ class NativeEngine:
                 seen.position,
                 _copy(seen.route_ids, rows * used, "<i4").reshape(rows, used),
                 _copy(seen.route_weights, rows * used, "<f4").reshape(rows, used),
+                _copy(seen.route_margins, rows, "<f4"),
                 [selected[r, : min(seen.position + r + 1, stride)] for r in range(rows)],
+                _copy(seen.select_margins, rows, "<f4"),
                 _copy(seen.hidden, rows * self._hidden, "<f4").reshape(rows, -1),
             )
         )

@@ -6,32 +6,40 @@ record's own, so that one difference is not followed by others that are its cons
 
 Where the arithmetic is the record's, a replay must have its bits. Elsewhere decisions must be the same and numbers
 within the bounds that the record states: hidden states are compared by projections on fixed vectors of signs, whose
-differences are in the mean square those of the hidden states themselves.
+differences are in the mean square those of the hidden states themselves. A decision that went another way although its
+margin is wider than the bound is a difference; one inside the margin is named so, and what follows from it is not
+compared.
+
+Records of other programs (oracle_import.py) hold their logits alone. docs/FORMAT.md has every field.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from .engine import Engine
-from .errors import ArgumentError, IoError, ModelError
+from .errors import ArgumentError, IoError
 from .model import Model
 from .native import Observation
+from .native_build import build, kernels
+from .oracle_file import FORMAT, digest_of, read, write
 from .streaming import Streaming
 
-FORMAT = 1
+__all__ = ["FORMAT", "Difference", "Record", "describe", "diff", "read", "record", "tensor_digests", "verify", "write"]
+
 TOP = 20  # logits that are kept of each step
 PROJECTIONS = 8
-BOUNDS = {"hidden": 5e-3, "logits": 5e-3}  # relative to the root mean square; for other arithmetic than the record's
+# For other arithmetic than the record's. Of hidden states and logits: relative to their root mean square. Of margins:
+# how narrow a choice may be and still go the other way, of routes in sigmoid(logit) + bias, of selections relative to
+# the root mean square of the scores.
+BOUNDS = {"hidden": 5e-3, "logits": 5e-3, "routes": 5e-3, "selected": 5e-3}
 ENGINE_OPTIONS = ("context", "quality", "kv_type", "latent_epsilon", "chunk_rows")
 
 Record = list[dict[str, Any]]
@@ -39,8 +47,8 @@ Record = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs part: step 0 is the prefill. inside_margin: a choice between logits that were closer to each other
-    than the bounds allow them to be off, so it says nothing."""
+    """Where two runs part: step 0 is the prefill. inside_margin: a choice between candidates that were closer to each
+    other than the bounds allow them to be off, so it says nothing."""
 
     step: int
     layer: int | None
@@ -72,16 +80,22 @@ def _signs(layer: int, size: int) -> np.ndarray:
 
 class _Layers:
     """What the layers of one prefill or step decided. Rows are put together in their order, so that the cut of a prompt
-    into batches leaves no trace."""
+    into batches leaves no trace but in batches, which nothing is compared by."""
 
     def __init__(self, full: bool) -> None:
         self._full = full
         self._parts: dict[int, dict[str, list[Any]]] = {}
+        self.batches: list[list[int]] = []  # position and rows of each
 
     def note(self, seen: Observation) -> None:
-        parts = self._parts.setdefault(seen.layer, {"selected": [], "routes": [], "weights": [], "hidden": []})
+        if seen.layer == 0:
+            self.batches.append([seen.position, len(seen.hidden)])
+        names = ("selected", "routes", "weights", "hidden", "select_margins", "route_margins")
+        parts = self._parts.setdefault(seen.layer, {name: [] for name in names})
         parts["selected"] += [row.tolist() for row in seen.selected]
         parts["routes"] += seen.route_ids.tolist()
+        parts["select_margins"] += seen.select_margins.tolist()
+        parts["route_margins"] += seen.route_margins.tolist()
         parts["weights"].append(seen.route_weights)
         parts["hidden"].append(seen.hidden)
 
@@ -91,8 +105,10 @@ class _Layers:
             last = parts["hidden"][-1][-1].astype(np.float64)
             line: dict[str, Any] = {
                 "selected": _digest(json.dumps(parts["selected"]).encode()),
+                "select_margin": _bits(min(parts["select_margins"])),
                 "routes": parts["routes"] if self._full or len(parts["routes"]) == 1 else None,
-                "routes_digest": _digest(json.dumps(parts["routes"]).encode()),
+                "routes_digest": _digest(json.dumps([sorted(row) for row in parts["routes"]]).encode()),
+                "route_margin": _bits(min(parts["route_margins"])),
                 "weights": _digest(np.concatenate(parts["weights"]).tobytes()),
                 "hidden": _digest(np.concatenate(parts["hidden"]).tobytes()),
                 "rms": _bits(np.sqrt(np.mean(last * last))),
@@ -100,11 +116,21 @@ class _Layers:
             }
             if self._full:
                 line["selected_positions"] = parts["selected"]
+                line["select_margins"] = [_bits(margin) for margin in parts["select_margins"]]
+                line["route_margins"] = [_bits(margin) for margin in parts["route_margins"]]
             found.append(line)
         return found
 
 
-def _logits_line(logits: np.ndarray, top: int, wanted: Sequence[int]) -> dict[str, Any]:
+def log_sum(logits: np.ndarray) -> float:
+    """Logarithm of the sum of exponentials: a logit less this is a log-probability."""
+    values = logits.astype(np.float64)
+    greatest = values.max()
+    return float(greatest + np.log(np.exp(values - greatest).sum()))
+
+
+def logits_line(logits: np.ndarray, top: int, wanted: Sequence[int] = ()) -> dict[str, Any]:
+    """What a step's line says of its logits [vocab]; wanted: tokens whose logits are kept beside the greatest."""
     order = np.lexsort((np.arange(len(logits)), -logits))[:top]
     values = logits.astype(np.float64)
     return {
@@ -113,6 +139,7 @@ def _logits_line(logits: np.ndarray, top: int, wanted: Sequence[int]) -> dict[st
         "at": [[int(token), _bits(logits[token])] for token in wanted],
         "logits": _digest(logits.tobytes()),
         "logits_rms": _bits(np.sqrt(np.mean(values * values))),
+        "log_sum": _bits(log_sum(logits)),
     }
 
 
@@ -148,12 +175,13 @@ def record(
     options["context"] = options["context"] or len(ids) + steps
     head = {
         "glm52_oracle": FORMAT,
+        "source": None,
         "model": _model_line(model, tensors),
         "tokenizer": _tokenizer_digest(model),
         "prompt": {"text": text, "messages": messages, "ids": list(ids)},
         "engine": {**options, "quality": bool(options["quality"]), "kv_type": options["kv_type"] or "f16"},
         "steps": steps,
-        "bounds": bounds or BOUNDS,
+        "bounds": {**BOUNDS, **(bounds or {})},
     }
     return _run(model, head, None, backend, threads, streaming, top, full)
 
@@ -200,7 +228,11 @@ def _run(
     options = {name: value for name, value in head["engine"].items() if name in ENGINE_OPTIONS and value is not None}
     steps = []
     with Engine(model, backend=backend, threads=threads, streaming=streaming, **options) as engine:
-        arithmetic = f"{engine.backend} {'quality' if options['quality'] else 'default'} {options['kv_type']}"
+        made = {
+            "arithmetic": f"{engine.backend} {'quality' if options['quality'] else 'default'} {options['kv_type']}",
+            "backend": engine.backend, "kernels": kernels(engine.native), "build": build(),
+            "streaming": streaming is not None,
+        }  # fmt: skip
         feed = list(head["prompt"]["ids"])
         for step in range(head["steps"] + 1):
             layers = _Layers(full)
@@ -208,51 +240,21 @@ def _run(
             before = engine.stats().stream
             engine.prefill(feed)
             wanted = [] if of is None else [token for token, _ in of[1 + step]["top"]]
-            line = {"step": step, "position": engine.position, "token": feed[-1], "layers": layers.lines()}
-            line |= _logits_line(engine.logits, top, wanted)
+            line = {"step": step, "position": engine.position, "token": feed[-1], "fed": feed if step else None}
+            line |= {"batches": layers.batches, "layers": layers.lines(), "values": "logits"}
+            line |= logits_line(engine.logits, top, wanted)
             after = engine.stats().stream
             if before is not None and after is not None:
                 names = ("hits", "misses", "evictions", "read_bytes")
                 line["cache"] = {name: getattr(after, name) - getattr(before, name) for name in names}
             steps.append(line)
-            feed = [line["argmax"] if of is None or step == head["steps"] else of[2 + step]["token"]]
-    run = [{**head, "arithmetic": arithmetic, "streaming": streaming is not None}, *steps]
-    return [*run, {"end": len(run), "sha256": _sum(run)}]
+            feed = [line["argmax"]] if of is None or step == head["steps"] else of[2 + step]["fed"]
+    return sealed([{**head, **made}, *steps])
 
 
-# ---- files ----
-
-
-def _sum(lines: Record) -> str:
-    return hashlib.sha256("".join(json.dumps(line) + "\n" for line in lines).encode()).hexdigest()
-
-
-def _open(path: str | os.PathLike[str], mode: str) -> IO[str]:
-    if os.fspath(path).endswith(".gz"):
-        return gzip.open(path, mode + "t", encoding="utf-8")  # type: ignore[return-value]
-    return open(path, mode, encoding="utf-8")
-
-
-def write(lines: Record, path: str | os.PathLike[str]) -> None:
-    """Writes a record; a name that ends in .gz is compressed."""
-    with _open(path, "w") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-
-
-def read(path: str | os.PathLike[str]) -> Record:
-    """Reads a record. Raises ModelError if it is none, is damaged or cut; OSError."""
-    try:
-        with _open(path, "r") as file:
-            lines = [json.loads(line) for line in file]
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
-        raise ModelError(f"{os.fspath(path)}: is no oracle record: {error}") from None
-    if len(lines) < 3 or not all(isinstance(line, dict) for line in lines) or "glm52_oracle" not in lines[0]:
-        raise ModelError(f"{os.fspath(path)}: is no oracle record")
-    if lines[0]["glm52_oracle"] != FORMAT:
-        raise ModelError(f"{os.fspath(path)}: format {lines[0]['glm52_oracle']}; this reads format {FORMAT}")
-    if lines[-1].get("end") != len(lines) - 1 or lines[-1].get("sha256") != _sum(lines[:-1]):
-        raise ModelError(f"{os.fspath(path)}: the record is damaged or cut")
-    return lines
+def sealed(lines: Record) -> Record:
+    """A record's lines with the one that ends it."""
+    return [*lines, {"end": len(lines), "sha256": digest_of(lines)}]
 
 
 # ---- comparing ----
@@ -266,50 +268,104 @@ def verify(
     threads: int = 0,
     streaming: Streaming | None = None,
     check_identity: bool = True,
+    prompt: Sequence[int] | None = None,
+    token_bytes: Any = None,
 ) -> list[Difference]:
     """Repeats a record's run on model and returns the differences, the first one first; none: it is the same.
 
-    check_identity: a model of other content is one difference, and nothing is run."""
+    check_identity: a model of other content is one difference, and nothing is run
+    prompt          ids, for a record that has none
+    token_bytes(id) the bytes of a token, for a record that names tokens by them
+
+    Raises ArgumentError if one of the two is needed and missing; what Engine and prefill raise."""
     head = wanted[0]
-    if check_identity:
-        for name, got in (("identity", model.identity), ("file_bytes", model.file_bytes)):
-            if head["model"][name] != got:
-                return [Difference(0, None, "model", f"{name} {got}, recorded {head['model'][name]}")]
-        if head["tokenizer"] != _tokenizer_digest(model):
-            return [Difference(0, None, "tokenizer", "another vocabulary, or other merges or tokens")]
-    top = len(wanted[1]["top"])
-    return diff(wanted, _run(model, head, wanted, backend, threads, streaming, top, False))
+    if check_identity and (found := _model_difference(model, head)) is not None:
+        return [found]
+    if head["prompt"]["ids"] is None:
+        if prompt is None:
+            raise ArgumentError("the record holds no token ids of its prompt: they have to be given")
+        count = head["prompt"].get("count")
+        if count is not None and count != len(prompt):
+            return [Difference(0, None, "prompt", f"{len(prompt)} tokens, recorded {count}")]
+        head = {**head, "prompt": {**head["prompt"], "ids": list(prompt)}}
+        wanted = [head, *wanted[1:]]
+    context = head["engine"]["context"]
+    if context is None:
+        fed = sum(len(line["fed"] or ()) for line in wanted[1:-1])
+        head = {**head, "engine": {**head["engine"], "context": len(head["prompt"]["ids"]) + fed}}
+    got = _run(model, head, wanted, backend, threads, streaming, max(2, len(wanted[1]["top"])), False)
+    return diff(wanted, got, token_bytes)
 
 
-def diff(wanted: Record, got: Record) -> list[Difference]:
-    """Where got differs from wanted. Bit for bit if their arithmetic is the same, else within wanted's bounds."""
+def _model_difference(model: Model, head: dict[str, Any]) -> Difference | None:
+    needs = head["model"].get("needs")
+    for name, got in (("file_bytes", model.file_bytes), ("identity", model.identity)):
+        if head["model"][name] not in (None, got):
+            detail = f"{name} {got}, recorded {head['model'][name]}"
+            detail = f"the record needs {needs}; this is another: {detail}" if needs else detail
+            return Difference(0, None, "model", detail)
+    if head["tokenizer"] not in (None, _tokenizer_digest(model)):
+        return Difference(0, None, "tokenizer", "another vocabulary, or other merges or tokens")
+    return None
+
+
+def diff(wanted: Record, got: Record, token_bytes: Any = None) -> list[Difference]:
+    """Where got differs from wanted. Bit for bit if their arithmetic is the same, else within wanted's bounds, and up
+    to the first decision that went another way inside its margin. token_bytes: as for verify."""
     if wanted[0]["prompt"]["ids"] != got[0]["prompt"]["ids"]:
         return [Difference(0, None, "prompt", "another prompt")]
     exact = wanted[0]["arithmetic"] == got[0]["arithmetic"]
-    bounds = wanted[0]["bounds"]
+    bounds = {**BOUNDS, **wanted[0]["bounds"]}
     found: list[Difference] = []
     for one, two in zip(wanted[1:-1], got[1:-1], strict=False):
-        if one["token"] != two["token"]:
-            found.append(Difference(one["step"], None, "token", f"{two['token']}, recorded {one['token']}"))
-            break
+        if one["fed"] != two["fed"]:
+            found.append(Difference(one["step"], None, "token", f"{two['fed']}, recorded {one['fed']}"))
+            return found
         for layer, (a, b) in enumerate(zip(one["layers"], two["layers"], strict=False)):
+            for quantity in ("selected", "routes"):
+                decided = _decision(one["step"], layer, quantity, a, b, exact, bounds[quantity])
+                if decided is not None:
+                    found.append(decided)
+                    if decided.inside_margin:
+                        return found
             found += _layer_differences(one["step"], layer, a, b, exact, bounds)
-        found += _logit_differences(one, two, exact, bounds)
+        found += _logit_differences(one, two, exact, bounds, token_bytes)
     if len(wanted) != len(got) and not found:
         found.append(Difference(len(got) - 3, None, "steps", f"{got[0]['steps']}, recorded {wanted[0]['steps']}"))
     return found
 
 
+# Of each kind of decision: its digest, the whole of it, its margin.
+_NAMES = {
+    "selected": ("selected", "selected_positions", "select_margin"),
+    "routes": ("routes_digest", "routes", "route_margin"),
+}
+
+
+def _decision(
+    step: int, layer: int, quantity: str, one: dict[str, Any], two: dict[str, Any], exact: bool, bound: float
+) -> Difference | None:
+    """Whether a layer selected other positions or chose other experts, with the margin of the narrowest row that it did
+    so for; where a record does not tell rows apart, of the narrowest at all."""
+    digest, lists, margin_name = _NAMES[quantity]
+    if one[digest] == two[digest]:
+        return None
+    margin, detail = _float(one[margin_name]), "other positions" if quantity == "selected" else "other experts"
+    a, b = one.get(lists), two.get(lists)
+    if a and b and len(a) == len(b):
+        rows = [r for r in range(len(a)) if sorted(a[r]) != sorted(b[r])]
+        margins = one.get(margin_name + "s")
+        margin = max(_float(margins[r]) for r in rows) if margins else margin
+        gone, come = sorted(set(a[rows[0]]) - set(b[rows[0]])), sorted(set(b[rows[0]]) - set(a[rows[0]]))
+        detail = f"row {rows[0]} has {come} for {gone}" + (f", {len(rows)} rows in all" if len(rows) > 1 else "")
+    inside = not exact and margin <= bound
+    behind = "; what follows from it is not compared" if inside else ""
+    return Difference(step, layer, quantity, f"margin {margin:.1e}, bound {bound:.1e}: {detail}{behind}", inside)
+
+
 def _layer_differences(
     step: int, layer: int, one: dict[str, Any], two: dict[str, Any], exact: bool, bounds: dict[str, float]
 ) -> Iterator[Difference]:
-    if one["selected"] != two["selected"]:
-        yield Difference(step, layer, "selected", "other positions")
-    if one["routes_digest"] != two["routes_digest"]:
-        detail = "other experts"
-        if one["routes"] and two["routes"]:
-            detail = f"{two['routes'][-1]}, recorded {one['routes'][-1]}"
-        yield Difference(step, layer, "routes", detail)
     off = hidden_distance(one, two)
     if exact:
         if one["weights"] != two["weights"]:
@@ -327,19 +383,39 @@ def hidden_distance(one: dict[str, Any], two: dict[str, Any]) -> float:
 
 
 def _logit_differences(
-    one: dict[str, Any], two: dict[str, Any], exact: bool, bounds: dict[str, float]
+    one: dict[str, Any], two: dict[str, Any], exact: bool, bounds: dict[str, float], token_bytes: Any
 ) -> Iterator[Difference]:
-    values = dict((token, _float(bits)) for token, bits in [*two["at"], *two["top"]])
-    pairs = [(_float(bits), values[token]) for token, bits in one["top"] if token in values]
-    size = max(_float(one["logits_rms"]), 1e-30)
-    off = max((abs(a - b) for a, b in pairs), default=float("inf")) / size
+    if one["values"] == "logprobs":
+        bound, size, what = bounds["logprobs"], 1.0, "nats"
+    else:
+        recorded = [_float(bits) for _, bits in one["top"]]
+        own = float(np.sqrt(np.mean(np.square(recorded)))) if recorded else 1.0
+        size = max(own if one["logits_rms"] is None else _float(one["logits_rms"]), 1e-30)
+        bound, what = bounds["logits"], "of their size"
+    less = _float(two["log_sum"]) if one["values"] == "logprobs" else 0.0
+    values = {token: _float(bits) - less for token, bits in [*two["at"], *two["top"]]}
+    floor = bounds.get("logprobs_floor", -np.inf) if one["values"] == "logprobs" else -np.inf
+    pairs = [(_float(bits), values[token]) for token, bits in one["top"] if token in values and _float(bits) >= floor]
+    off = max((abs(a - b) for a, b in pairs), default=0.0 if not one["top"] else float("inf")) / size
     if exact and one["logits"] != two["logits"]:
         yield Difference(one["step"], None, "logits", f"other bits; {len(pairs)} of the greatest are off by {off:.1e}")
-    elif not exact and not off <= bounds["logits"]:
-        yield Difference(one["step"], None, "logits", f"off by {off:.1e} of their size, over {bounds['logits']:.1e}")
-    if one["argmax"] != two["argmax"]:
+    elif not exact and not off <= bound:
+        yield Difference(one["step"], None, "logits", f"off by {off:.1e} {what}, over {bound:.1e}")
+    yield from _token_differences(one, two, exact, size, bound, token_bytes)
+
+
+def _token_differences(
+    one: dict[str, Any], two: dict[str, Any], exact: bool, size: float, bound: float, token_bytes: Any
+) -> Iterator[Difference]:
+    if one.get("argmax_bytes") is not None:
+        if token_bytes is None:
+            raise ArgumentError("the record names tokens by their bytes: a tokenizer is needed")
+        got = token_bytes(two["argmax"])
+        if got.hex() != one["argmax_bytes"]:
+            yield Difference(one["step"], None, "token", f"{got!r}, recorded {bytes.fromhex(one['argmax_bytes'])!r}")
+    elif one["argmax"] is not None and one["argmax"] != two["argmax"]:
         margin = (_float(one["top"][0][1]) - _float(one["top"][1][1])) / size if len(one["top"]) > 1 else 0.0
-        inside = not exact and margin <= 2 * bounds["logits"]
+        inside = not exact and len(one["top"]) > 1 and margin <= 2 * bound
         detail = f"{two['argmax']}, recorded {one['argmax']} with a margin of {margin:.1e}"
         yield Difference(one["step"], None, "token", detail, inside)
 
@@ -347,14 +423,28 @@ def _logit_differences(
 def describe(lines: Record) -> list[str]:
     """A record in some lines for people."""
     head = lines[0]
-    text = head["prompt"]["text"]
-    found = [
-        f"model      {head['model']['identity'][:16]}..., {head['model']['file_bytes']} bytes",
-        f"arithmetic {head['arithmetic']}, {json.dumps(head['engine'])}",
-        f"prompt     {len(head['prompt']['ids'])} tokens" + ("" if text is None else f": {text!r}"),
-        f"tokens     {[line['argmax'] for line in lines[1:-1]]}",
-    ]
+    text, ids, model = head["prompt"]["text"], head["prompt"]["ids"], head["model"]
+    identity, size = model["identity"] or "of any identity", model["file_bytes"] or "any number of"
+    found = [f"model      {identity[:16]}, {size} bytes"]
+    if model.get("needs"):
+        found.append(f"needs      {model['needs']}")
+    if head["source"]:
+        found.append("source     " + ", ".join(f"{name} {value}" for name, value in head["source"].items()))
+    if head["arithmetic"]:
+        found.append(f"arithmetic {head['arithmetic']}, {json.dumps(head['engine'])}")
+        found.append(f"build      {head['kernels']} of {head['build']}")
+    count = "unknown" if ids is None else f"{len(ids)} tokens"
+    found.append(f"prompt     {count}" + ("" if text is None else f": {text!r}"))
+    if head["prompt"].get("note"):
+        found.append(f"           {head['prompt']['note']}")
+    found.append(f"tokens     {[line['argmax'] for line in lines[1:-1]]}")
     for line in lines[1:-1]:
         best = ", ".join(f"{token} {_float(bits):.4f}" for token, bits in line["top"][:5])
-        found.append(f"step {line['step']:5d} at {line['position']:6d}: {best}")
+        if line.get("argmax_bytes"):
+            best = repr(bytes.fromhex(line["argmax_bytes"]))
+        found.append(f"step {line['step']:5d} at {line['position'] or 0:6d}: {best}")
+        margins = [(_float(layer[name]), f"{what} of layer {number}") for number, layer in enumerate(line["layers"])
+                   for name, what in (("select_margin", "selection"), ("route_margin", "routes"))]  # fmt: skip
+        if margins:
+            found[-1] += f"; narrowest decision {min(margins)[0]:.1e}, {min(margins)[1]}"
     return found
