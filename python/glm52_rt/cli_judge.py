@@ -178,7 +178,7 @@ def compare(args: argparse.Namespace) -> int:
         if args.chunks and args.chunks < windows.count:
             raise ArgumentError(f"--chunks is for --record: a reference is compared whole ({windows.count} chunks)")
         args.context = windows.context
-        progress, comparison = Progress(windows.count), judge.Comparison(windows)
+        progress, comparison = Progress(windows.count), judge.Comparison(windows, reference.cut)
         with _engine(model, args) as engine:
             try:
                 pairs = zip(judge.rows(engine, windows), reference.rows(), strict=True)

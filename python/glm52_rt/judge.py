@@ -174,16 +174,17 @@ class Divergence:
 class Comparison:
     """Collects a model's rows beside a reference's."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, windows: Windows, cut: float = -np.inf) -> None:
+        """cut: log-probabilities of the reference up to this count for nothing in the divergence."""
+        self._windows, self._cut = windows, cut
         self._kl: list[float] = []
         self._same: list[bool] = []
         self._losses: list[tuple[float, float]] = []  # model, reference
 
     def add(self, target: int, reference: np.ndarray, logits: np.ndarray) -> None:
-        """One token: the reference's log-probabilities [vocab], float64, -inf where it has none, and the logits."""
+        """One token: the reference's log-probabilities [vocab], float64, and the model's logits."""
         own = log_softmax(logits)
-        seen = reference > -np.inf
+        seen = reference > self._cut
         weights = np.exp(reference[seen])
         self._kl.append(float(weights @ (reference[seen] - own[seen])))
         self._same.append(int(np.argmax(own)) == int(np.argmax(reference)))

@@ -103,7 +103,10 @@ class Writer:
 
 
 class Reference:
-    """An open reference: windows, vocab, kind ("u16", "f32" or "llama.cpp") and about, what its writer said."""
+    """An open reference: windows, vocab, kind ("u16", "f32" or "llama.cpp"), about, what its writer said, and cut, the
+    log-probability up to which tokens are left out of the divergence."""
+
+    cut = -np.inf
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._name = os.fspath(path)
@@ -149,7 +152,7 @@ class Reference:
         """n_ctx, n_vocab, n_chunk; tokens; rows of float32 step and least value, then 16-bit numbers of steps. The
         vocabulary is rounded up to an even number."""
         context, self.vocab, count = struct.unpack("<iii", self._read(12))
-        self.kind, self.about = "llama.cpp", {}
+        self.kind, self.about, self.cut = "llama.cpp", {}, LLAMA_CUT
         padded = self._checked(self.vocab) + self.vocab % 2
         self._take(count, context, context // 2 + 1 if isinstance(context, int) else 0, 8 + 2 * padded, 0)
 
@@ -186,8 +189,7 @@ class Reference:
             return unpack(row, self.kind)
         step, least = struct.unpack("<ff", row[:8])
         codes = np.frombuffer(row, "<u2", count=self.vocab, offset=8)
-        values = np.float64(least) + codes.astype(np.float64) * np.float64(step)
-        return np.where(values > LLAMA_CUT, values, -np.inf)
+        return np.float64(least) + codes.astype(np.float64) * np.float64(step)
 
     def close(self) -> None:
         self._file.close()
