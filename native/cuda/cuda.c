@@ -324,12 +324,21 @@ static bool is_glm(const struct glm52_gpu_constants *c) {
     return c->latent == 512 && c->rope == 64 && c->nope == 192 && c->value == 256 && c->index_key == 128;
 }
 
+static const struct glm52_cuda_kernel *find_kernel(const char *name, const struct glm52_gpu_constants *constants) {
+    const struct glm52_cuda_kernel *const *units = is_glm(constants) ? glm52_cuda_units_glm : glm52_cuda_units_generic;
+    for (; *units != NULL; units++) {
+        for (const struct glm52_cuda_kernel *kernel = *units; kernel->name != NULL; kernel++) {
+            if (strcmp(kernel->name, name) == 0) return kernel;
+        }
+    }
+    return NULL;
+}
+
 static glm52_status driver_pipeline(struct glm52_gpu_state *state, const char *name,
                                     const struct glm52_gpu_constants *constants,
                                     struct glm52_gpu_pipeline **pipeline_out) {
-    const struct glm52_cuda_kernel *kernel = is_glm(constants) ? glm52_cuda_kernels_glm : glm52_cuda_kernels_any;
-    while (kernel->name != NULL && strcmp(kernel->name, name) != 0) kernel++;
-    if (kernel->name == NULL) return glm52_fail(GLM52_ERR_UNSUPPORTED, "cuda: there is no kernel \"%s\"", name);
+    const struct glm52_cuda_kernel *kernel = find_kernel(name, constants);
+    if (kernel == NULL) return glm52_fail(GLM52_ERR_UNSUPPORTED, "cuda: there is no kernel \"%s\"", name);
     if (state->pipeline_count == state->pipeline_room) {
         const uint32_t room = state->pipeline_room == 0 ? 64 : 2 * state->pipeline_room;
         struct glm52_gpu_pipeline **list = realloc(state->pipelines, room * sizeof(struct glm52_gpu_pipeline *));

@@ -1,5 +1,5 @@
-/* launch.h - what stands between cuda.c and the kernels, which nvcc compiles as C++: a table of launchers, one for each
- * kernel, written by tools/gpu/emit_cuda.py. */
+/* launch.h - what stands between cuda.c and the kernels, which nvcc compiles as C++: for each kernel file a table of
+ * launchers, written by tools/gpu/emit_cuda.py. */
 #ifndef GLM52_CUDA_LAUNCH_H
 #define GLM52_CUDA_LAUNCH_H
 
@@ -24,13 +24,13 @@ typedef int glm52_cuda_launcher(const struct glm52_cuda_launch *launch, void *st
 struct glm52_cuda_kernel {
     const char *name;            /* NULL behind the last */
     uint32_t args_bytes;         /* of the numbers it takes */
-    uint32_t operand_count;      /* beside them */
+    uint32_t operand_count;      /* one more than the highest index of a binding beside them */
     glm52_cuda_launcher *launch;
 };
 
-/* Of any sizes, and of GLM-5.2's. */
-extern const struct glm52_cuda_kernel glm52_cuda_kernels_any[];
-extern const struct glm52_cuda_kernel glm52_cuda_kernels_glm[];
+/* Of each kernel file a table, for all sizes and for GLM-5.2's; NULL behind the last. */
+extern const struct glm52_cuda_kernel *const glm52_cuda_units_generic[];
+extern const struct glm52_cuda_kernel *const glm52_cuda_units_glm[];
 
 #ifdef __cplusplus
 }

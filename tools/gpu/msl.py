@@ -357,6 +357,7 @@ class Parser:
         for token in self.every:
             if token.kind == "directive":
                 text = re.sub(r"\b(device|threadgroup|thread|constant)\b", lambda m: SPACES[m[0]], token.text)
+                text = re.sub(r"\bstatic\b", "MSL_STATIC", text)  # a macro that writes functions
             elif token.kind == "word" and token.text in SPACES:
                 text = SPACES[token.text]
             else:
