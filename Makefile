@@ -6,6 +6,7 @@
 #   make test-c       the C tests alone; make test-python: the Python tests alone
 #   make fuzz         200,000 mutations of a GGUF file and as many of a split one, under sanitizers
 #   make ext          python/glm52_rt/_native.abi3.so for PYTHON (which needs cffi, numpy and gguf)
+#   make sim          the GPU simulators beside it: kernels on this processor, without and with looking at every access
 #   make clean
 #
 # V=1 shows the commands. CFLAGS and LDFLAGS are yours (make test-c BUILD=build/asan CFLAGS='-O1 -g -fsanitize=address,undefined' \
@@ -42,6 +43,7 @@ TESTER  := $(BUILD)/test_native
 CHECKER := $(BUILD)/glm52-check
 EXT     := python/glm52_rt/_native.abi3.so
 TABLES  := $(BUILD)/generated/quant_tables.h
+CXX     ?= g++
 
 ifeq ($(shell uname -s),Darwin)
 EXT_LINK := -bundle -undefined dynamic_lookup
@@ -56,7 +58,7 @@ ifndef V
 MAKEFLAGS += --no-print-directory
 endif
 
-.PHONY: all built ext venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
+.PHONY: all built ext sim venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
         fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
 
@@ -120,10 +122,87 @@ $(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
 	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# ---- GPU kernels: one source for every target (tools/gpu), and the simulator that runs them here ----
+
+KERNELS        := $(wildcard native/gpu/kernels/*.metal)
+KERNEL_HEADERS := $(wildcard native/gpu/kernels/*.h)
+GENERATED      := $(BUILD)/generated
+KERNEL_INCLUDES := $(GENERATED)/ops_args.h $(GENERATED)/quant_tables_kernels.h
+
+$(GENERATED)/ops_args.h: tools/gpu/ops_args.py native/include/glm52_ops.h native/core/ops.def | $(NEEDS_PYTHON)
+	@mkdir -p $(@D)
+	$(PYTHON) $< $@ $(wordlist 2,3,$^)
+
+$(GENERATED)/quant_tables_kernels.h: tools/packaging/quant_tables.py | $(NEEDS_PYTHON)
+	@mkdir -p $(@D)
+	$(PYTHON) $< --kernels $@
+
+$(GENERATED)/msl_swizzles.inc: tools/gpu/swizzles.py | $(NEEDS_PYTHON)
+	@mkdir -p $(@D)
+	$(PYTHON) $< $@
+
+$(GENERATED)/metal_source.h: tools/gpu/emit_metal.py tools/gpu/msl.py $(KERNELS) $(KERNEL_HEADERS) $(KERNEL_INCLUDES)
+	$(PYTHON) $< $@ $(KERNELS) -- $(GENERATED)
+
+SIMS         := $(BUILD)/libglm52_sim.so $(BUILD)/libglm52_simcheck.so
+SIM_SRCS     := $(wildcard native/sim/*.cpp)
+SIM_CXXFLAGS := -std=c++17 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fsigned-char \
+                -Wall -Wextra -Wno-unknown-pragmas -DGLM52_BUILD -Inative/include -Inative/gpu -Inative/gpu/shim -Inative/sim \
+                -I$(GENERATED)
+# Kernels have helpers that one of them uses and tags that only choose an overload.
+KERNEL_CXXFLAGS := $(SIM_CXXFLAGS) -Wno-unused-function -Wno-unused-parameter -Wno-unused-variable
+SIM_KERNELS  := $(KERNELS:native/gpu/kernels/%.metal=%.o)
+ifneq ($(findstring clang,$(shell $(CXX) --version 2>/dev/null)),)
+KERNEL_CXXFLAGS += -Xclang -ffloat16-excess-precision=none
+endif
+
+sim: $(patsubst $(BUILD)/%,$(dir $(EXT))%,$(SIMS))
+
+$(BUILD)/sim/%.cpp: native/gpu/kernels/%.metal tools/gpu/emit_host.py tools/gpu/msl.py $(KERNEL_HEADERS) $(KERNEL_INCLUDES)
+	@mkdir -p $(@D)
+	$(PYTHON) tools/gpu/emit_host.py $@ $< $(GENERATED)
+
+SIM_HEADERS := $(wildcard native/sim/*.hpp native/gpu/shim/*) native/gpu/driver.h native/include/glm52.h
+
+$(BUILD)/sim/%.o: $(BUILD)/sim/%.cpp $(SIM_HEADERS) $(GENERATED)/msl_swizzles.inc
+	@echo "c++ $@"
+	$(CXX) $(KERNEL_CXXFLAGS) -O2 -g1 -c -o $@ $<
+
+$(BUILD)/sim/check/%.o: $(BUILD)/sim/%.cpp $(SIM_HEADERS) $(GENERATED)/msl_swizzles.inc
+	@mkdir -p $(@D)
+	@echo "c++ $@"
+	$(CXX) $(KERNEL_CXXFLAGS) -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread -c -o $@ $<
+
+$(BUILD)/sim/runtime/%.o: native/sim/%.cpp $(SIM_HEADERS)
+	@mkdir -p $(@D)
+	@echo "c++ $@"
+	$(CXX) $(SIM_CXXFLAGS) -O2 -g1 -c -o $@ $<
+
+$(BUILD)/sim/runtime/check/%.o: native/sim/%.cpp $(SIM_HEADERS)
+	@mkdir -p $(@D)
+	@echo "c++ $@"
+	$(CXX) $(SIM_CXXFLAGS) -DSIM_CHECK -O2 -g1 -c -o $@ $<
+
+$(BUILD)/libglm52_sim.so: $(filter-out %/detector.o,$(SIM_SRCS:native/sim/%.cpp=$(BUILD)/sim/runtime/%.o)) \
+                          $(SIM_KERNELS:%=$(BUILD)/sim/%)
+	@echo "ld $@"
+	$(CXX) $(LDFLAGS) -shared -o $@ $^
+
+# The sanitizer's own library stays out: detector.cpp has its functions.
+$(BUILD)/libglm52_simcheck.so: $(SIM_SRCS:native/sim/%.cpp=$(BUILD)/sim/runtime/check/%.o) $(SIM_KERNELS:%=$(BUILD)/sim/check/%)
+	@echo "ld $@"
+	$(CXX) -shared -o $@ $^ -ldl
+
+# Whole or not at all: somebody may be running the one that is there.
+$(dir $(EXT))libglm52_sim%.so: $(BUILD)/libglm52_sim%.so
+	cp $< $@.new && mv $@.new $@
+$(dir $(EXT))libglm52_sim.so: $(BUILD)/libglm52_sim.so
+	cp $< $@.new && mv $@.new $@
+
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
 
 HEADERS := native/include/glm52.h native/include/glm52_ops.h native/include/glm52_session.h \
-           native/include/glm52_stream.h
+           native/include/glm52_stream.h native/include/glm52_encode.h
 
 ext: $(EXT)
 
