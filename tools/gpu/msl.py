@@ -288,11 +288,11 @@ class Parser:
     def threadgroup_variable(self, at: int) -> int:
         end = self.until(at, ";")
         body = self.tokens[at + 1 : end]
-        if any(t.text in ("*", "&") for t in body):
+        size = next((i for i, t in enumerate(body) if t.text == "["), len(body))
+        if any(t.text in ("*", "&") for t in body[:size]):
             return at + 1
         if any(t.text == "=" for t in body):
             raise self.fail(body[0].begin, "threadgroup memory has no initial value")
-        size = next((i for i, t in enumerate(body) if t.text == "["), len(body))
         kind = self.text[body[0].begin : body[size - 2].end]
         dimensions = self.text[body[size].begin : self.tokens[end].begin] if size < len(body) else ""
         self.edit(
