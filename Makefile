@@ -291,7 +291,8 @@ fuzz-run: $(FUZZER)
 	$(FUZZER) tests/fuzz/corpus $(FUZZ_COUNT) $(FUZZ_SEED) split
 
 # Writes the inputs that are made by hand anew.
-MAKE_CORPUS := $(patsubst %,$(BUILD)/tests/%.o,fuzz/make_corpus native/gguf_build native/gguf_tiny)
+MAKE_CORPUS := $(patsubst %,$(BUILD)/tests/%.o,fuzz/make_corpus native/gguf_build native/gguf_tiny \
+               native/gguf_colocate)
 $(MAKE_CORPUS): INCLUDE += -Itests/native
 fuzz-corpus: $(MAKE_CORPUS)
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $(BUILD)/make_corpus $^

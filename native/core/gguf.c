@@ -14,6 +14,7 @@ glm52_status glm52_part_open(const char *path, struct glm52_part *part) {
     glm52_status status = glm52_part_read(part);
     if (status == GLM52_OK) status = glm52_part_read_split(part);
     if (status == GLM52_OK) status = glm52_part_check_layout(part);
+    if (status == GLM52_OK) status = glm52_part_place_colocated(part);
     if (status != GLM52_OK) glm52_part_close(part);
     return status;
 }
@@ -136,6 +137,11 @@ const glm52_tensor_info *glm52_gguf_tensor(const struct glm52_gguf *gguf, const 
 const glm52_value *glm52_gguf_key(const struct glm52_gguf *gguf, const char *key) {
     const struct glm52_gguf_private *inner = gguf->private_data;
     return glm52_part_key(&inner->parts[0], key);
+}
+
+bool glm52_gguf_is_colocated(const struct glm52_gguf *gguf) {
+    const struct glm52_gguf_private *inner = gguf->private_data;
+    return inner->parts[0].colocated.tensor_count > 0;
 }
 
 const void *glm52_gguf_data(const struct glm52_gguf *gguf, const glm52_tensor_info *tensor) {

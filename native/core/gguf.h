@@ -22,6 +22,11 @@
 #define GLM52_GGUF_ALIGNMENT_DEFAULT 32u
 #define GLM52_GGUF_FOLDER_FILES_MAX 4096u       /* *.gguf files of one folder */
 
+/* Colocated files: where runs lie in the file, and slices in their run. What a slot of streaming is, so that a run is
+ * read into one as it lies. */
+#define GLM52_RUN_ALIGNMENT 4096u
+#define GLM52_RUN_SLICE_ALIGNMENT 64u
+
 struct glm52_gguf_shard {
     char *path;
     int file;                 /* open for reading; pread goes here */
@@ -52,6 +57,20 @@ void glm52_gguf_close(struct glm52_gguf *gguf);
 /* NULL if there is none of that name. */
 const glm52_tensor_info *glm52_gguf_tensor(const struct glm52_gguf *gguf, const char *name);
 const glm52_value *glm52_gguf_key(const struct glm52_gguf *gguf, const char *key);
+
+/* Whether the file is a colocated one: routed experts' slices lie together, and tensors of them have a stride. */
+bool glm52_gguf_is_colocated(const struct glm52_gguf *gguf);
+
+/* Bytes of one block of a tensor's slowest dimension. */
+static inline uint64_t glm52_tensor_block_bytes(const glm52_tensor_info *tensor) {
+    return tensor->bytes / tensor->size[tensor->dimensions - 1];
+}
+
+/* Bytes from a tensor's first to its last, with what lies between its blocks. */
+static inline uint64_t glm52_tensor_span(const glm52_tensor_info *tensor) {
+    const uint64_t blocks = tensor->size[tensor->dimensions - 1];
+    return tensor->stride == 0 ? tensor->bytes : tensor->stride * (blocks - 1) + tensor->bytes / blocks;
+}
 
 /* First byte of a tensor in its mapping. */
 const void *glm52_gguf_data(const struct glm52_gguf *gguf, const glm52_tensor_info *tensor);

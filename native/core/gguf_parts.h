@@ -4,6 +4,7 @@
  *   gguf_file.c    opens and maps one file; recognises what is not a GGUF
  *   gguf_read.c    one header: keys, values, tensor infos
  *   gguf_layout.c  where tensors lie: inside the file, apart from each other
+ *   gguf_colocated.c  a file in which experts lie together: its tensors as they were before
  *   gguf_split.c   names of shards, shards that are missing or foreign
  *   gguf_folder.c  a folder in place of a file
  *   gguf_names.c   sorted indexes of names, and names in messages */
@@ -41,6 +42,15 @@ struct glm52_names {
 
 #define GLM52_NAME_NONE UINT32_MAX
 
+/* What a colocated file says of the one that it was made from; all zeros in any other. Places are of this file. */
+struct glm52_colocated {
+    uint64_t tensor_count;
+    uint64_t directory_at, directory_bytes;
+    uint64_t architecture_at, architecture_end; /* the text, its length included */
+    uint64_t keys_end;        /* of the keys that were there before */
+};
+#define GLM52_COLOCATED_KEYS 4
+
 /* One shard. */
 struct glm52_part {
     struct glm52_gguf_shard shard;
@@ -55,6 +65,7 @@ struct glm52_part {
     uint32_t split_count;     /* split.count; 0 and 1: not split */
     bool has_split_tensors;
     uint64_t split_tensors;   /* split.tensors.count */
+    struct glm52_colocated colocated;
 };
 
 /* Behind struct glm52_gguf: the parts keep maps and names alive. */
@@ -78,6 +89,15 @@ void glm52_shard_unmap(struct glm52_gguf_shard *shard);
 
 /* gguf_read.c: keys, tensors and names of a mapped shard. */
 glm52_status glm52_part_read(struct glm52_part *part);
+/* The tensor infos of the directory that a colocated file carries; text_out takes their names. Both are the
+ * caller's to free, also behind a failure. */
+glm52_status glm52_part_read_directory(const struct glm52_part *part, glm52_tensor_info **tensors_out,
+                                       char **text_out);
+
+/* gguf_colocated.c: reads glm52.colocated.* of part, whose keys are indexed. */
+glm52_status glm52_part_read_colocated(struct glm52_part *part);
+/* Puts the tensors of that directory, with their places in this file, in place of the file's own. */
+glm52_status glm52_part_place_colocated(struct glm52_part *part);
 
 /* gguf_layout.c: every tensor lies inside the file and apart from the others. Until then a tensor's offset is
  * the file's, from the start of the data; from then on it is the place in the file. */

@@ -14,6 +14,7 @@
 #define VERSION_END 8          /* magic and version, checked before */
 #define KEY_BYTES_MIN 14       /* length, one character, type, one byte */
 #define TENSOR_BYTES_MIN 33    /* length, one character, count, one dimension, type, offset */
+#define TYPE_I8 24
 
 static const uint32_t type_bytes[] = {
     [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
@@ -36,11 +37,16 @@ uint64_t glm52_le64(const void *bytes) {
 struct cursor {
     const struct glm52_gguf_shard *shard;
     const char *path;              /* as shown in messages */
-    uint64_t at, end;              /* end: of the file or of the largest header */
+    uint64_t at, end;              /* end: of the file, of the largest header or of the directory */
+    bool in_directory;             /* that a colocated file carries */
     char item[160];
 };
 
 static glm52_status fail_short(const struct cursor *cursor, uint64_t bytes) {
+    if (cursor->in_directory) {
+        return glm52_fail(GLM52_ERR_MODEL, "%s: key glm52.colocated.directory ends within %s", cursor->path,
+                          cursor->item);
+    }
     if (cursor->end < cursor->shard->bytes) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: %s ends past byte %u, the largest header that is read",
                           cursor->path, cursor->item, GLM52_GGUF_HEADER_BYTES_MAX);
@@ -211,12 +217,15 @@ static glm52_status read_sizes(struct cursor *cursor, glm52_tensor_info *tensor,
     return GLM52_OK;
 }
 
-static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *part,
-                                glm52_tensor_info *tensor) {
-    uint64_t elements = 0;
-    GLM52_TRY(read_sizes(cursor, tensor, &elements));
-    GLM52_TRY(take_u32(cursor, &tensor->type));
-    GLM52_TRY(take_u64(cursor, &tensor->offset));
+/* Name and bytes of a tensor by its type. Bytes as such (I8) are what runs of a colocated file are made of, and no
+ * tensor of a model. */
+static glm52_status read_type(const struct cursor *cursor, const struct glm52_part *part, uint64_t elements,
+                              glm52_tensor_info *tensor) {
+    if (tensor->type == TYPE_I8 && part->colocated.tensor_count > 0 && !cursor->in_directory) {
+        tensor->type_name = "I8";
+        tensor->bytes = elements;
+        return GLM52_OK;
+    }
     const struct glm52_quant *quant = NULL;
     GLM52_TRY(find_type(cursor, tensor->type, &quant));
     tensor->type_name = quant->name;
@@ -226,6 +235,16 @@ static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *
             cursor->path, cursor->item, (unsigned long long)tensor->size[0], quant->block_size, quant->name);
     }
     tensor->bytes = elements / quant->block_size * quant->block_bytes;
+    return GLM52_OK;
+}
+
+static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *part,
+                                glm52_tensor_info *tensor) {
+    uint64_t elements = 0;
+    GLM52_TRY(read_sizes(cursor, tensor, &elements));
+    GLM52_TRY(take_u32(cursor, &tensor->type));
+    GLM52_TRY(take_u64(cursor, &tensor->offset));
+    GLM52_TRY(read_type(cursor, part, elements, tensor));
     if (tensor->offset > GLM52_GGUF_OFFSET_MAX) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: %s starts at offset %llu of the data, at most %llu are read",
                           cursor->path, cursor->item, (unsigned long long)tensor->offset,
@@ -239,9 +258,10 @@ static glm52_status read_tensor(struct cursor *cursor, const struct glm52_part *
     return GLM52_OK;
 }
 
-static glm52_status read_tensors(struct cursor *cursor, struct glm52_part *part) {
-    for (uint64_t i = 0; i < part->tensor_count; i++) {
-        glm52_tensor_info *tensor = &part->tensors[i];
+static glm52_status read_tensors(struct cursor *cursor, const struct glm52_part *part, uint64_t count,
+                                 glm52_tensor_info *tensors) {
+    for (uint64_t i = 0; i < count; i++) {
+        glm52_tensor_info *tensor = &tensors[i];
         snprintf(cursor->item, sizeof(cursor->item), "tensor %llu", (unsigned long long)i);
         GLM52_TRY(take_name(cursor, GLM52_GGUF_NAME_BYTES_MAX, &tensor->name));
         struct glm52_shown shown;
@@ -286,14 +306,13 @@ static glm52_status copy_key_names(const struct cursor *cursor, struct glm52_par
                       glm52_show(&shown, name, strlen(name)), twin);
 }
 
-static glm52_status copy_tensor_names(const struct cursor *cursor, struct glm52_part *part) {
+static glm52_status copy_tensor_names(const struct cursor *cursor, uint64_t count, glm52_tensor_info *tensors,
+                                      char **text_out) {
     size_t bytes = 1;
-    for (uint64_t i = 0; i < part->tensor_count; i++) bytes += (size_t)name_length(part->tensors[i].name) + 1;
-    char *next = part->tensor_text = malloc(bytes);
-    if (next == NULL) return no_memory(cursor, part->tensor_count, "names of tensors");
-    for (uint64_t i = 0; i < part->tensor_count; i++) {
-        part->tensors[i].name = copy_name(&next, part->tensors[i].name);
-    }
+    for (uint64_t i = 0; i < count; i++) bytes += (size_t)name_length(tensors[i].name) + 1;
+    char *next = *text_out = malloc(bytes);
+    if (next == NULL) return no_memory(cursor, count, "names of tensors");
+    for (uint64_t i = 0; i < count; i++) tensors[i].name = copy_name(&next, tensors[i].name);
     return GLM52_OK;
 }
 
@@ -305,6 +324,10 @@ static glm52_status check_count(const struct cursor *cursor, const char *what, u
                           cursor->path, (unsigned long long)count, what, (unsigned long long)count_max);
     }
     if (count > (cursor->end - cursor->at) / record_bytes_min) {
+        if (cursor->in_directory) {
+            return glm52_fail(GLM52_ERR_MODEL, "%s: key glm52.colocated.directory has no room for %llu %s",
+                              cursor->path, (unsigned long long)count, what);
+        }
         return glm52_fail(
             GLM52_ERR_MODEL, "%s: truncated: the header counts %llu %s, but the file ends at byte %llu",
             cursor->path, (unsigned long long)count, what, (unsigned long long)cursor->shard->bytes);
@@ -342,15 +365,34 @@ static glm52_status read_alignment(const struct cursor *cursor, struct glm52_par
 
 glm52_status glm52_part_read(struct glm52_part *part) {
     struct glm52_gguf_shard *shard = &part->shard;
-    struct cursor cursor = {shard, glm52_show_path(shard->path), VERSION_END, shard->bytes, ""};
+    struct cursor cursor = {.shard = shard, .path = glm52_show_path(shard->path), .at = VERSION_END,
+                            .end = shard->bytes};
     if (cursor.end > GLM52_GGUF_HEADER_BYTES_MAX) cursor.end = GLM52_GGUF_HEADER_BYTES_MAX;
     GLM52_TRY(read_counts(&cursor, part));
     GLM52_TRY(read_keys(&cursor, part));
     GLM52_TRY(copy_key_names(&cursor, part));
     GLM52_TRY(read_alignment(&cursor, part));
-    GLM52_TRY(read_tensors(&cursor, part));
-    GLM52_TRY(copy_tensor_names(&cursor, part));
+    GLM52_TRY(glm52_part_read_colocated(part));
+    GLM52_TRY(read_tensors(&cursor, part, part->tensor_count, part->tensors));
+    GLM52_TRY(copy_tensor_names(&cursor, part->tensor_count, part->tensors, &part->tensor_text));
     shard->header_bytes = cursor.at;
     shard->data_offset = (cursor.at + part->alignment - 1) / part->alignment * part->alignment;
     return GLM52_OK;
+}
+
+glm52_status glm52_part_read_directory(const struct glm52_part *part, glm52_tensor_info **tensors_out,
+                                       char **text_out) {
+    const struct glm52_colocated *c = &part->colocated;
+    struct cursor cursor = {.shard = &part->shard, .path = glm52_show_path(part->shard.path), .at = c->directory_at,
+                            .end = c->directory_at + c->directory_bytes, .in_directory = true};
+    GLM52_TRY(check_count(&cursor, "tensors", c->tensor_count, GLM52_GGUF_TENSORS_MAX, TENSOR_BYTES_MIN));
+    glm52_tensor_info *tensors = *tensors_out = calloc((size_t)c->tensor_count, sizeof(*tensors));
+    if (tensors == NULL) return no_memory(&cursor, c->tensor_count, "tensors");
+    GLM52_TRY(read_tensors(&cursor, part, c->tensor_count, tensors));
+    if (cursor.at != cursor.end) {
+        return glm52_fail(GLM52_ERR_MODEL, "%s: key glm52.colocated.directory goes on for %llu bytes behind its %llu "
+                          "tensors", cursor.path, (unsigned long long)(cursor.end - cursor.at),
+                          (unsigned long long)c->tensor_count);
+    }
+    return copy_tensor_names(&cursor, c->tensor_count, tensors, text_out);
 }

@@ -11,7 +11,8 @@ struct glm52_matrix {
     const void *data;            /* in the mapping; NULL: the model has none */
     const glm52_tensor_info *tensor;
     uint32_t type, in_count, out_count, group_count;
-    uint64_t group_bytes;        /* of one block (one expert, one head) */
+    uint64_t group_bytes;        /* from one block (one expert, one head) to the next */
+    uint64_t slice_bytes;        /* of one block; less than group_bytes where others lie between (colocated files) */
 };
 
 /* One block of the model. Norms are float32 vectors in the mapping. */

@@ -113,7 +113,8 @@ static glm52_status check_architecture(const struct glm52_shape_reader *reader) 
     if (value->type != GGUF_STRING) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: key general.architecture is not a text", reader->path);
     }
-    if (is_text(value, ARCHITECTURE)) return GLM52_OK;
+    /* A colocated file's architecture was checked with its keys (gguf_colocated.c). */
+    if (is_text(value, ARCHITECTURE) || glm52_gguf_is_colocated(reader->gguf)) return GLM52_OK;
     struct glm52_shown shown;
     const bool fork = is_text(value, "glm_moe_dsa");
     return glm52_fail(

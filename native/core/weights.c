@@ -104,7 +104,8 @@ static glm52_status bind_stack(const struct binder *binder, const char *suffix, 
                                         .in_count = in,
                                         .out_count = out,
                                         .group_count = groups,
-                                        .group_bytes = tensor->bytes / groups};
+                                        .group_bytes = tensor->stride > 0 ? tensor->stride : tensor->bytes / groups,
+                                        .slice_bytes = tensor->bytes / groups};
     return GLM52_OK;
 }
 

@@ -111,6 +111,8 @@ typedef struct glm52_tensor_info {
     uint64_t bytes;
     uint64_t offset;            /* in its shard's file */
     uint32_t shard;             /* from 0 */
+    uint64_t stride;            /* 0: the bytes are one run. In a colocated file, of a stack of experts: bytes from
+                                   one expert's slice, the first at offset, to the next one's */
 } glm52_tensor_info;
 
 /* A key of the file's metadata. GGUF's type numbers: u8 0, i8 1, u16 2, i16 3, u32 4, i32 5, f32 6, bool 7,

@@ -31,6 +31,7 @@ struct fault {
 
 struct ticket {
     struct glm52_io_request request;
+    bool is_run;               /* slice 0 is all of them */
     uint32_t left;             /* slices not yet read */
     struct fault fault;        /* of the lowest slice that failed */
 };
@@ -113,6 +114,18 @@ static bool read_range(const struct glm52_io *io, int file, uint8_t *out, uint64
     return true;
 }
 
+/* A run goes straight to its slot, which ends where a whole number of direct reads does. */
+static bool read_run_direct(const struct worker *worker, const struct glm52_io_file *file,
+                            const struct glm52_io_slice *slice, uint8_t *out, struct tally *tally,
+                            struct fault *fault) {
+    const uint64_t length = (slice->bytes + GLM52_DIRECT_ALIGNMENT - 1) / GLM52_DIRECT_ALIGNMENT *
+                            GLM52_DIRECT_ALIGNMENT;
+    const uint64_t before = tally->ops;
+    const bool ok = read_range(worker->io, file->direct, out, slice->offset, length, slice->bytes, tally, fault);
+    tally->direct_ops += tally->ops - before;
+    return ok;
+}
+
 static bool read_direct(const struct worker *worker, const struct glm52_io_file *file,
                         const struct glm52_io_slice *slice, uint8_t *out, struct tally *tally, struct fault *fault) {
     const uint64_t begin = slice->offset / GLM52_DIRECT_ALIGNMENT * GLM52_DIRECT_ALIGNMENT;
@@ -155,14 +168,17 @@ static void advise(struct glm52_io *io, int file, const struct glm52_io_slice *s
     pthread_mutex_unlock(&io->mutex);
 }
 
-static bool read_slice(struct worker *worker, const struct glm52_io_request *request, uint32_t number,
-                       uint32_t file_index, struct tally *tally, struct fault *fault) {
+static bool read_slice(struct worker *worker, const struct ticket *ticket, uint32_t number, uint32_t file_index,
+                       struct tally *tally, struct fault *fault) {
     struct glm52_io *io = worker->io;
+    const struct glm52_io_request *request = &ticket->request;
     const struct glm52_io_slice *slice = &request->slices[number];
     const struct glm52_io_file *file = &io->files[file_index];
     *fault = (struct fault){.slice = number, .file = file_index, .offset = slice->offset, .wanted = slice->bytes};
     bool ok;
-    if (io->args.direct && file->direct >= 0) {
+    if (io->args.direct && file->direct >= 0 && ticket->is_run) {
+        ok = read_run_direct(worker, file, slice, request->out[number], tally, fault);
+    } else if (io->args.direct && file->direct >= 0) {
         ok = read_direct(worker, file, slice, request->out[number], tally, fault);
     } else {
         ok = read_range(io, file->file, request->out[number], slice->offset, slice->bytes, slice->bytes, tally, fault);
@@ -196,9 +212,9 @@ static void serve_read(struct worker *worker) {
     const uint32_t primary = request->slices[job.slice].file;
     const bool mirror = request->mirror && io->args.has_mirror;
     const uint64_t start = glm52_now_ns();
-    bool ok = read_slice(worker, request, job.slice, mirror ? primary + io->args.file_count : primary, &tally, &fault);
+    bool ok = read_slice(worker, ticket, job.slice, mirror ? primary + io->args.file_count : primary, &tally, &fault);
     const bool fell_back = mirror && !ok;
-    if (fell_back) ok = read_slice(worker, request, job.slice, primary, &tally, &fault);
+    if (fell_back) ok = read_slice(worker, ticket, job.slice, primary, &tally, &fault);
     const uint64_t took = glm52_now_ns() - start;
 
     pthread_mutex_lock(&io->mutex);
@@ -392,6 +408,21 @@ void glm52_io_close(struct glm52_io *io) {
 
 /* ---- requests ---- */
 
+/* Whether the slices lie in the file as they will in memory: those of a colocated file do. A direct read of them all
+ * needs whole blocks on both sides. */
+static bool is_run(const struct glm52_io *io, const struct glm52_io_request *request) {
+    for (uint32_t i = 1; i < GLM52_SLICES; i++) {
+        const struct glm52_io_slice *before = &request->slices[i - 1], *slice = &request->slices[i];
+        const uint64_t apart = (uintptr_t)request->out[i] - (uintptr_t)request->out[i - 1];
+        if (slice->file != before->file || slice->offset - before->offset != apart || apart < before->bytes ||
+            apart - before->bytes >= GLM52_SLICE_ALIGNMENT) {
+            return false;
+        }
+    }
+    return !io->args.direct || (request->slices[0].offset % GLM52_DIRECT_ALIGNMENT == 0 &&
+                                (uintptr_t)request->out[0] % GLM52_DIRECT_ALIGNMENT == 0);
+}
+
 void glm52_io_submit(struct glm52_io *io, uint32_t number, const struct glm52_io_request *request) {
     if ((io->args.advise & GLM52_ADVISE_WILLNEED) != 0) {
         for (uint32_t i = 0; i < GLM52_SLICES; i++) {
@@ -403,7 +434,13 @@ void glm52_io_submit(struct glm52_io *io, uint32_t number, const struct glm52_io
     pthread_mutex_lock(&io->mutex);
     struct ticket *ticket = &io->tickets[number];
     *ticket = (struct ticket){.request = *request, .left = GLM52_SLICES};
-    for (uint32_t i = 0; i < GLM52_SLICES; i++) {
+    if (is_run(io, request)) {
+        const struct glm52_io_slice *last = &request->slices[GLM52_SLICES - 1];
+        ticket->is_run = true;
+        ticket->left = 1;
+        ticket->request.slices[0].bytes = last->offset + last->bytes - request->slices[0].offset;
+    }
+    for (uint32_t i = 0; i < ticket->left; i++) {
         io->jobs[io->jobs_end++ % io->jobs_max] = (struct job){.ticket = number, .slice = i};
     }
     pthread_cond_broadcast(&io->work);
@@ -420,7 +457,7 @@ bool glm52_io_is_done(struct glm52_io *io, uint32_t number) {
 static glm52_status report(const struct glm52_io *io, const struct ticket *ticket) {
     const struct fault *fault = &ticket->fault;
     const struct glm52_io_file *file = &io->files[fault->file];
-    const char *tensor = ticket->request.slices[fault->slice].tensor;
+    const char *tensor = ticket->is_run ? "its run" : ticket->request.slices[fault->slice].tensor;
     const char *replaced = fault->replaced ? "; another file has this path now" : "";
     if (fault->bytes_now != 0 && fault->bytes_now != file->bytes) {
         return glm52_fail(GLM52_ERR_IO,

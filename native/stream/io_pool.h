@@ -27,7 +27,7 @@ struct glm52_io_file {
     uint64_t device, inode;
 };
 
-/* One of the three matrices of an expert. */
+/* One of the three matrices of an expert, or all of them where they are one run. */
 struct glm52_io_slice {
     uint32_t file;                       /* index; its mirror is at index + file_count */
     uint64_t offset, bytes;
@@ -68,7 +68,8 @@ void glm52_io_close(struct glm52_io *io);
 /* Memory that glm52_io_open takes for buffers. */
 uint64_t glm52_io_bytes(uint32_t workers, uint32_t tickets, uint64_t slice_bytes_max, bool direct);
 
-/* Starts to read into the memory of ticket, which must not be under way. Its three slices are read side by side. */
+/* Starts to read into the memory of ticket, which must not be under way. Its three slices are read side by side, or
+ * all at once if they lie in the file as they will in memory. */
 void glm52_io_submit(struct glm52_io *io, uint32_t ticket, const struct glm52_io_request *request);
 bool glm52_io_is_done(struct glm52_io *io, uint32_t ticket);
 /* Waits for a ticket. Errors: IO with path, tensor, expert, offset, wanted and got. */

@@ -2,11 +2,11 @@
 #ifndef GLM52_SLOTS_H
 #define GLM52_SLOTS_H
 
-#include "glm52_stream.h"
+#include "gguf.h"
 
 #define GLM52_SLICES 3                   /* gate, up, down */
-#define GLM52_SLICE_ALIGNMENT 64u        /* of each in its slot */
-#define GLM52_SLOT_ALIGNMENT 4096u       /* of slots: whole pages */
+#define GLM52_SLICE_ALIGNMENT GLM52_RUN_SLICE_ALIGNMENT /* of each in its slot: as in a colocated file */
+#define GLM52_SLOT_ALIGNMENT GLM52_RUN_ALIGNMENT        /* of slots: whole pages */
 #define GLM52_SLAB_BYTES (256ull << 20)  /* slots are allocated in slabs of about this size */
 
 /* Bytes of a slot for slices of these sizes, 0 if they do not fit in 64 bits. */

@@ -28,10 +28,10 @@ static void make_request(const struct glm52_stream *stream, uint32_t layer, uint
         const struct glm52_matrix *matrix = glm52_routed_matrix(stream->model, layer, i);
         request->slices[i] = (struct glm52_io_slice){
             .file = matrix->tensor->shard, .offset = matrix->tensor->offset + expert * matrix->group_bytes,
-            .bytes = matrix->group_bytes, .tensor = matrix->tensor->name};
+            .bytes = matrix->slice_bytes, .tensor = matrix->tensor->name};
         request->out[i] = out;
         if (out == NULL) continue;
-        out += (matrix->group_bytes + GLM52_SLICE_ALIGNMENT - 1) / GLM52_SLICE_ALIGNMENT * GLM52_SLICE_ALIGNMENT;
+        out += (matrix->slice_bytes + GLM52_SLICE_ALIGNMENT - 1) / GLM52_SLICE_ALIGNMENT * GLM52_SLICE_ALIGNMENT;
     }
 }
 
@@ -170,7 +170,7 @@ static void show(struct glm52_stream *stream, uint32_t at) {
     const void *slices[GLM52_SLICES];
     for (uint32_t i = 0; i < GLM52_SLICES; i++) {
         slices[i] = place;
-        const uint64_t bytes = glm52_routed_matrix(stream->model, stream->layer, i)->group_bytes;
+        const uint64_t bytes = glm52_routed_matrix(stream->model, stream->layer, i)->slice_bytes;
         place += (bytes + GLM52_SLICE_ALIGNMENT - 1) / GLM52_SLICE_ALIGNMENT * GLM52_SLICE_ALIGNMENT;
     }
     stream->table[stream->segment_experts[at]] =

@@ -89,6 +89,14 @@ static glm52_status open_mirror(struct glm52_stream *stream, const char *path) {
         return glm52_fail(GLM52_ERR_MODEL, "%s: the mirror is another model than %s: identity %.16s..., not %.16s...",
                           path, primary->shards[0].path, theirs, ours);
     }
+    /* A colocated file and the one it was made from are one model, but not one file. */
+    for (uint64_t i = 0; i < primary->tensor_count; i++) {
+        const glm52_tensor_info *a = &primary->tensors[i], *b = &stream->mirror->tensors[i];
+        if (a->offset == b->offset && a->stride == b->stride && a->shard == b->shard) continue;
+        return glm52_fail(GLM52_ERR_MODEL, "%s: the mirror has tensor %s at byte %llu, %s at %llu: one of them is "
+                          "colocated", path, a->name, (unsigned long long)b->offset, primary->shards[0].path,
+                          (unsigned long long)a->offset);
+    }
     return GLM52_OK;
 }
 
@@ -113,7 +121,7 @@ static glm52_status open_io(struct glm52_stream *stream, uint32_t slots) {
     uint64_t slice_max = 0;
     for (uint32_t i = 0; i < stream->layers; i++) {
         for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(stream->model, i, k) != NULL; k++) {
-            slice_max = glm52_max_u64(slice_max, glm52_routed_matrix(stream->model, i, k)->group_bytes);
+            slice_max = glm52_max_u64(slice_max, glm52_routed_matrix(stream->model, i, k)->slice_bytes);
         }
     }
     const glm52_stream_options *o = &stream->options;
@@ -137,7 +145,8 @@ static void guard(const struct glm52_stream *stream, int protection) {
         for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(stream->model, layer, k) != NULL; k++) {
             const glm52_tensor_info *tensor = glm52_routed_matrix(stream->model, layer, k)->tensor;
             const uintptr_t begin = (uintptr_t)glm52_gguf_data(stream->model->gguf, tensor);
-            const uintptr_t first = (begin + page - 1) / page * page, end = (begin + tensor->bytes) / page * page;
+            const uintptr_t first = (begin + page - 1) / page * page;
+            const uintptr_t end = (begin + glm52_tensor_span(tensor)) / page * page;
             if (first < end) mprotect((void *)first, end - first, protection);
         }
     }

@@ -31,7 +31,7 @@ uint64_t glm52_machine_memory(void) {
 static glm52_status expert_size(const struct glm52_model *model, uint32_t layer, glm52_size_class *class_out) {
     uint64_t slices[GLM52_SLICES], bytes = 0;
     for (uint32_t i = 0; i < GLM52_SLICES; i++) {
-        slices[i] = glm52_routed_matrix(model, layer, i)->group_bytes;
+        slices[i] = glm52_routed_matrix(model, layer, i)->slice_bytes;
         if (!glm52_add_u64(bytes, slices[i], &bytes)) bytes = UINT64_MAX;
     }
     const uint64_t slot = glm52_slot_bytes(slices);
@@ -101,7 +101,7 @@ static uint64_t slice_bytes_max(const struct glm52_model *model, uint32_t layers
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < layers; i++) {
         for (uint32_t k = 0; k < GLM52_SLICES && glm52_routed_matrix(model, i, k) != NULL; k++) {
-            bytes = glm52_max_u64(bytes, glm52_routed_matrix(model, i, k)->group_bytes);
+            bytes = glm52_max_u64(bytes, glm52_routed_matrix(model, i, k)->slice_bytes);
         }
     }
     return bytes;
@@ -152,7 +152,7 @@ static glm52_status make_spans(const glm52_model *model, uint32_t shard, wanted_
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const glm52_tensor_info *tensor = &gguf->tensors[i];
         if (tensor->shard != shard || !is_wanted(model, tensor, number)) continue;
-        spans[count++] = (glm52_span){tensor->offset, tensor->bytes};
+        spans[count++] = (glm52_span){tensor->offset, glm52_tensor_span(tensor)};
         tensor_max = glm52_max_u64(tensor_max, tensor->bytes);
     }
     const glm52_status status = glm52_spans_merge(spans, &count);

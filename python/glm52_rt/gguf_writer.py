@@ -117,13 +117,11 @@ def row_bytes(type_name: str, elements: int) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the directory. shape lists the contiguous dimension first, as the file and native.Tensor do; align is
-    what its place in the file must be a multiple of beyond the file's own alignment."""
+    """A tensor of the directory. shape lists the contiguous dimension first, as the file and native.Tensor do."""
 
     name: str
     type: str
     shape: tuple[int, ...]
-    align: int = 1
 
     @property
     def bytes(self) -> int:
@@ -155,8 +153,8 @@ class Layout:
 
 
 def layout(pairs: Sequence[Pair], entries: Sequence[Entry], alignment: int = ALIGNMENT) -> Layout:
-    """Lays a file out, the tensors in order, each at the next place that its alignment allows. Errors: ArgumentError
-    for names that are there twice, or too long."""
+    """Lays a file out, the tensors in order, padded to the alignment. Errors: ArgumentError for names that are there
+    twice, or too long."""
     for what, names in (("key", [one.key for one in pairs]), ("tensor", [one.name for one in entries])):
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         if twice:
@@ -168,7 +166,6 @@ def layout(pairs: Sequence[Pair], entries: Sequence[Entry], alignment: int = ALI
     start = align(len(head) + sum(len(entry.pack(0)) for entry in entries), alignment)
     places, at = [], start
     for entry in entries:
-        at = align(at, max(alignment, entry.align))
         places.append(at)
         at = align(at + entry.bytes, alignment)
     directory = b"".join(entry.pack(place - start) for entry, place in zip(entries, places, strict=True))
@@ -409,9 +406,20 @@ class Reader:
         self._files = [open(path, "rb", buffering=0) for path in model.paths]
 
     def read(self, tensor: Tensor, begin: int, count: int) -> bytes:
-        """count bytes of the tensor from byte begin. Errors: IoError."""
+        """count bytes of the tensor from byte begin, as if it were one run. Errors: IoError."""
+        if not tensor.stride:
+            return self._run(tensor, tensor.offset + begin, count)
+        parts, block = [], tensor.bytes // tensor.shape[-1]
+        while count:
+            number, at = divmod(begin, block)
+            part = min(count, block - at)
+            parts.append(self._run(tensor, tensor.offset + number * tensor.stride + at, part))
+            begin, count = begin + part, count - part
+        return b"".join(parts)
+
+    def _run(self, tensor: Tensor, at: int, count: int) -> bytes:
         file = self._files[tensor.shard]
-        parts, at, end = [], tensor.offset + begin, tensor.offset + begin + count
+        parts, end = [], at + count
         while at < end:
             try:
                 part = os.pread(file.fileno(), min(WRITE_BYTES_MAX, end - at), at)

@@ -100,6 +100,7 @@ class Tensor(NamedTuple):
     bytes: int
     shard: int = 0
     offset: int = 0
+    stride: int = 0  # 0: one run of bytes; else bytes from one expert's slice to the next one's (a colocated file)
 
 
 class NativeModel:
@@ -146,7 +147,8 @@ class NativeModel:
         for i in range(lib.glm52_model_tensor_count(self.pointer)):
             _check(lib.glm52_model_tensor(self.pointer, i, info))
             shape = tuple(info.size[d] for d in range(info.dimensions))
-            found.append(Tensor(_text(info.name), _text(info.type_name), shape, info.bytes, info.shard, info.offset))
+            place = (info.shard, info.offset, info.stride)
+            found.append(Tensor(_text(info.name), _text(info.type_name), shape, info.bytes, *place))
         return found
 
     def keys(self) -> list[str]:

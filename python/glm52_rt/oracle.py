@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from .engine import Engine
-from .errors import ArgumentError, IoError
+from .errors import ArgumentError
+from .gguf_writer import Reader
 from .model import Model
 from .native import Observation
 from .native_build import build, kernels
@@ -195,18 +196,12 @@ def _model_line(model: Model, tensors: bool) -> dict[str, Any]:
 
 def tensor_digests(model: Model) -> Iterator[tuple[Any, str]]:
     """(tensor, SHA-256 of its bytes) of every tensor. Reads the whole model."""
-    for tensor in model.tensors:
-        digest = hashlib.sha256()
-        with open(model.paths[tensor.shard], "rb") as file:
-            file.seek(tensor.offset)
-            left = tensor.bytes
-            while left:
-                part = file.read(min(left, 1 << 20))
-                if not part:
-                    raise IoError(f"{file.name}: ends inside {tensor.name}")
-                digest.update(part)
-                left -= len(part)
-        yield tensor, digest.hexdigest()
+    with Reader(model) as reader:
+        for tensor in model.tensors:
+            digest = hashlib.sha256()
+            for piece in reader.pieces(tensor):
+                digest.update(piece)
+            yield tensor, digest.hexdigest()
 
 
 def _tokenizer_digest(model: Model) -> str:

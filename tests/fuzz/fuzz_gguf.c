@@ -138,19 +138,33 @@ static void walk_tensor(const struct glm52_gguf *gguf, const glm52_tensor_info *
     }
     require(elements / quant->block_size * quant->block_bytes == tensor->bytes, "bytes are the blocks'");
     require(tensor->offset >= shard->data_offset && tensor->offset <= shard->bytes &&
-                tensor->bytes <= shard->bytes - tensor->offset,
+                glm52_tensor_span(tensor) <= shard->bytes - tensor->offset,
             "a tensor lies in its file");
     require(glm52_gguf_tensor(gguf, tensor->name) == tensor, "a tensor is found by its name");
-    touch(glm52_gguf_data(gguf, tensor), tensor->bytes);
+    touch(glm52_gguf_data(gguf, tensor), glm52_tensor_span(tensor));
+}
+
+/* The blocks of a tensor of a colocated file lie apart; of any other, the tensor is one block. */
+static uint64_t block_count(const glm52_tensor_info *tensor) {
+    return tensor->stride == 0 ? 1 : tensor->size[tensor->dimensions - 1];
+}
+
+static int lie_apart(const glm52_tensor_info *a, const glm52_tensor_info *b) {
+    const uint64_t a_bytes = a->bytes / block_count(a), b_bytes = b->bytes / block_count(b);
+    for (uint64_t i = 0; i < block_count(a); i++) {
+        for (uint64_t j = 0; j < block_count(b); j++) {
+            const uint64_t a_at = a->offset + i * a->stride, b_at = b->offset + j * b->stride;
+            if (a_at < b_at + b_bytes && b_at < a_at + a_bytes) return 0;
+        }
+    }
+    return 1;
 }
 
 static void check_overlaps(const struct glm52_gguf *gguf) {
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         for (uint64_t j = i + 1; j < gguf->tensor_count; j++) {
             const glm52_tensor_info *a = &gguf->tensors[i], *b = &gguf->tensors[j];
-            require(a->shard != b->shard || a->offset + a->bytes <= b->offset ||
-                        b->offset + b->bytes <= a->offset,
-                    "tensors lie apart");
+            require(a->shard != b->shard || lie_apart(a, b), "tensors lie apart");
             require(strcmp(a->name, b->name) != 0, "names differ");
         }
     }
@@ -168,8 +182,9 @@ static void walk_matrix(const struct glm52_matrix *matrix) {
     require(size[0] == matrix->in_count && size[1] == matrix->out_count && size[2] == matrix->group_count &&
                 size[3] == 1,
             "a matrix has its tensor's dimensions");
-    require(matrix->group_bytes * matrix->group_count == matrix->tensor->bytes, "groups fill a matrix");
-    touch(matrix->data, matrix->group_bytes * matrix->group_count);
+    require(matrix->slice_bytes * matrix->group_count == matrix->tensor->bytes, "groups fill a matrix");
+    require(matrix->slice_bytes <= matrix->group_bytes, "groups lie apart");
+    touch(matrix->data, matrix->group_bytes * (matrix->group_count - 1) + matrix->slice_bytes);
 }
 
 static void walk_layer(const struct glm52_layer *layer, const glm52_shape *shape) {

@@ -83,6 +83,32 @@ static void valid_models(void) {
     gguf_build_free(&build);
 }
 
+/* The layout in which an expert's slices lie together, right and with some faults in it. */
+static void colocated_models(void) {
+    static const struct {
+        enum colocate_fault fault;
+        const char *name;
+    } files[] = {{COLOCATE_RIGHT, "valid-colocated.gguf"},
+                 {COLOCATE_DIRECTORY_CUT, "colocated-directory-cut.gguf"},
+                 {COLOCATE_MANY_TENSORS, "colocated-many-tensors.gguf"},
+                 {COLOCATE_OTHER_SHAPE, "colocated-other-shape.gguf"},
+                 {COLOCATE_EXPERTS, "colocated-experts.gguf"},
+                 {COLOCATE_RUN_SHORT, "colocated-run-short.gguf"}};
+    struct tiny tiny = smallest();
+    tiny.hidden = 4;
+    tiny.nextn = 0;
+    tiny.matrix_type = BUILD_TYPE_F32;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct gguf_build plain, build;
+        gguf_build_begin(&plain);
+        build_tiny(&plain, &tiny);
+        build_colocated(&build, &plain, files[i].fault);
+        finish(&build, files[i].name, 0);
+        gguf_build_free(&build);
+        gguf_build_free(&plain);
+    }
+}
+
 static void build_shard(struct gguf_build *build, uint32_t index, uint64_t tensors, uint64_t first,
                         uint64_t last) {
     struct tiny tiny = smallest();
@@ -196,6 +222,7 @@ int main(int argc, char **argv) {
     }
     folder = argv[1];
     valid_models();
+    colocated_models();
     split_model("valid-split", SPLIT_TENSORS, 20, 20);
     split_model("valid-split-keys-first", SPLIT_TENSORS, 0, 0);
     split_model("split-with-a-hole", SPLIT_TENSORS, 20, 21);

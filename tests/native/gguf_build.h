@@ -94,6 +94,33 @@ void build_tiny_tensors_part(struct gguf_build *build, const struct tiny *tiny, 
                              uint64_t last);
 /* Both. */
 void build_tiny(struct gguf_build *build, const struct tiny *tiny);
+/* Ways to make a colocated file that must be refused; COLOCATE_RIGHT is none of them. */
+enum colocate_fault {
+    COLOCATE_RIGHT,
+    COLOCATE_VERSION,            /* another version */
+    COLOCATE_VERSION_TYPE,       /* of another integer type */
+    COLOCATE_ARCHITECTURE,       /* that of a plain file */
+    COLOCATE_ARCHITECTURE_LAST,  /* behind the keys of the layout */
+    COLOCATE_KEY_BEHIND,
+    COLOCATE_DIRECTORY_TYPE,     /* a list of i8 */
+    COLOCATE_DIRECTORY_CUT,
+    COLOCATE_DIRECTORY_LONG,
+    COLOCATE_NO_TENSORS,
+    COLOCATE_MANY_TENSORS,
+    COLOCATE_TENSOR_MISSING,     /* in the file */
+    COLOCATE_TENSOR_SURPLUS,
+    COLOCATE_OTHER_SHAPE,        /* of a tensor in the file */
+    COLOCATE_RUNS_MISSING,
+    COLOCATE_RUNS_SURPLUS,       /* of a block that has none */
+    COLOCATE_RUN_LONG,
+    COLOCATE_RUN_SHORT,
+    COLOCATE_EXPERTS,            /* one fewer in the runs */
+    COLOCATE_MISALIGNED,
+    COLOCATE_SHARD,
+    COLOCATE_FAULTS
+};
+/* The colocated twin of plain, which is not finished yet and has only tensors that build_tensor made. */
+void build_colocated(struct gguf_build *build, const struct gguf_build *plain, enum colocate_fault fault);
 /* Numbers between -0.5 and 0.5 for all data, which must be F32: tensors begin at multiples of four bytes. */
 void build_random_floats(struct gguf_build *build, uint32_t seed);
 /* A pseudo-random number of 22 bits; seed goes on. */
