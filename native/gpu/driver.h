@@ -110,6 +110,15 @@ struct glm52_gpu_driver {
     glm52_status (*finish)(struct glm52_gpu_state *);
     /* Nanoseconds that the device spent on what finish waited for last; 0: not known. */
     uint64_t (*device_ns)(const struct glm52_gpu_state *);
+
+    /* The rest may be NULL: a driver that has no use for it. */
+
+    /* Called before adopt: no operand that lies in adopted memory is longer. A driver that can't have a span in one piece
+     * lets its pieces overlap by as much; without this call, by half a piece. */
+    void (*longest_operand)(struct glm52_gpu_state *, size_t bytes);
+    /* Called before pipeline: a file where what the driver compiles may be kept from one run to the next. Errors:
+     * UNSUPPORTED, without harm. */
+    glm52_status (*cache)(struct glm52_gpu_state *, const char *path);
 };
 
 /* The driver called name: linked in ("metal" on macOS), or from libglm52_<name>.so in the folder of the program or
