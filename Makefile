@@ -22,8 +22,8 @@ JOBS    ?= $(shell getconf _NPROCESSORS_ONLN)
 STRICT  := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion \
            -Wno-sign-conversion -Werror=implicit-function-declaration -ffp-contract=off -fvisibility=hidden \
            -fno-math-errno -fPIC -pthread -DGLM52_BUILD
-INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -Inative/stream -I$(BUILD)/generated
-LDLIBS  := -lm -pthread
+INCLUDE := -Inative/include -Inative/core -Inative/quant -Inative/cpu -Inative/stream -Inative/gpu -I$(BUILD)/generated
+LDLIBS  := -lm -pthread -ldl
 
 # Instruction sets that the loops over quantised blocks are compiled for once more: same sources, same bits, other
 # flags. quant.c chooses among them at run time.
@@ -35,7 +35,7 @@ FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width
 FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni -mavx512vbmi -mavx512bitalg
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
-SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c)
+SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c native/gpu/*.c)
 TESTS   := $(wildcard tests/native/*.c)
 OBJS    := $(SRCS:%.c=$(BUILD)/%.o) $(foreach set,$(SETS),$(SET_SRCS:%.c=$(BUILD)/%.$(set).o))
 LIB     := $(BUILD)/libglm52.a
@@ -198,6 +198,8 @@ $(dir $(EXT))libglm52_sim%.so: $(BUILD)/libglm52_sim%.so
 	cp $< $@.new && mv $@.new $@
 $(dir $(EXT))libglm52_sim.so: $(BUILD)/libglm52_sim.so
 	cp $< $@.new && mv $@.new $@
+
+include native/cuda/cuda.mk
 
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
 

@@ -26,7 +26,7 @@ struct bench {
 };
 
 /* One call of an operation; copy says which operands. */
-typedef void call(struct bench *bench, void *what, uint32_t copy);
+typedef void timed_call(struct bench *bench, void *what, uint32_t copy);
 
 static void *allocate(struct bench *b, size_t bytes) {
     void *address = b->ops->allocate(b->backend, bytes);
@@ -61,7 +61,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double run_ns(struct bench *b, call *call, void *what, uint32_t copies, uint32_t count) {
+static double run_ns(struct bench *b, timed_call *call, void *what, uint32_t copies, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) call(b, what, i % copies);
     if (b->ops->finish(b->backend) != GLM52_OK) {
         fprintf(stderr, "%s\n", glm52_error_message());
@@ -71,7 +71,7 @@ static double run_ns(struct bench *b, call *call, void *what, uint32_t copies, u
     return (double)gpu->driver->device_ns(gpu->state) / count;
 }
 
-static void measure(struct bench *b, const char *op, const char *name, call *call, void *what, uint32_t copies,
+static void measure(struct bench *b, const char *op, const char *name, timed_call *call, void *what, uint32_t copies,
                     double bytes, double flops) {
     (void)run_ns(b, call, what, copies, 2);
     const double once = run_ns(b, call, what, copies, 4);
