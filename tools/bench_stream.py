@@ -82,7 +82,7 @@ def measure(args: argparse.Namespace) -> dict:
         before = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 1)
         streaming = rt.Streaming(
             cache_bytes=args.cache, policy=args.policy, workers=args.workers, direct_io=args.direct_io,
-            advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, memory_bytes=args.memory,
+            advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, pilot_k=args.pilot_k, memory_bytes=args.memory,
         )  # fmt: skip
         ids = tokens_of(model.shape.vocab, args.prompt + args.warm + args.tokens, args.skew, 3)
         with rt.Engine(model, context=args.prompt + args.warm + args.tokens, threads=args.threads,
@@ -105,9 +105,15 @@ def measure(args: argparse.Namespace) -> dict:
             }
             if b.stream is not None and a.stream is not None:
                 hits, misses = b.stream.hits - a.stream.hits, b.stream.misses - a.stream.misses
+                ahead, used = b.stream.ahead - a.stream.ahead, b.stream.ahead_used - a.stream.ahead_used
+                demand, early = b.stream.read_bytes - a.stream.read_bytes, b.stream.policy_bytes - a.stream.policy_bytes
                 found |= {
-                    "hit_rate": hits / (hits + misses),
-                    "bytes_per_token": (b.stream.read_bytes - a.stream.read_bytes) / args.tokens,
+                    "hit_rate": (hits - used) / (hits + misses),  # there before anybody thought of them
+                    "loaded_ahead": ahead,
+                    "loaded_ahead_and_used": used,
+                    "bytes_per_token": (demand + early) / args.tokens,
+                    # what a token wanted and was not there: the bound is made of these
+                    "needed_bytes_per_token": (demand + early * used / max(1, ahead)) / args.tokens,
                     "wait_share": (b.stream.wait.total_ns - a.stream.wait.total_ns) / 1e9 / seconds,
                     "service_p50_ms": b.stream.service.p50_ns / 1e6,
                     "service_p99_ms": b.stream.service.p99_ns / 1e6,
@@ -117,7 +123,8 @@ def measure(args: argparse.Namespace) -> dict:
     found |= {"disk_bytes_per_second": [before, after], "peak": peak_memory()}
     if "bytes_per_token" in found:
         rate = (before + after) / 2
-        found["bound_tokens_per_second"] = rate / found["bytes_per_token"] if found["bytes_per_token"] else None
+        needed = found["needed_bytes_per_token"]
+        found["bound_tokens_per_second"] = rate / needed if needed else None
         if found["bound_tokens_per_second"]:
             found["share_of_bound"] = found["decode_tokens_per_second"] / found["bound_tokens_per_second"]
     return found
@@ -135,6 +142,7 @@ def main() -> None:
     add("--direct-io", action="store_true")
     add("--dontneed", action="store_true")
     add("--pilot", default="off")
+    add("--pilot-k", type=int, default=0)
     add("--resident", action="store_true", help="do not stream: experts through the mapping")
     add("--chunk", type=int, default=0)
     add("--prompt", type=int, default=0)
