@@ -428,8 +428,10 @@ def describe(lines: Record) -> list[str]:
     if head["arithmetic"]:
         found.append(f"arithmetic {head['arithmetic']}, {json.dumps(head['engine'])}")
         found.append(f"build      {head['kernels']} of {head['build']}")
-    count = "unknown" if ids is None else f"{len(ids)} tokens"
-    found.append(f"prompt     {count}" + ("" if text is None else f": {text!r}"))
+    count = head["prompt"].get("count") if ids is None else len(ids)
+    said = [] if count is None else [f"{count} tokens"]
+    said += [repr(text)] if text is not None else []
+    found.append(f"prompt     {': '.join(said) or 'not in the record'}")
     if head["prompt"].get("note"):
         found.append(f"           {head['prompt']['note']}")
     found.append(f"tokens     {[line['argmax'] for line in lines[1:-1]]}")
@@ -437,6 +439,8 @@ def describe(lines: Record) -> list[str]:
         best = ", ".join(f"{token} {_float(bits):.4f}" for token, bits in line["top"][:5])
         if line.get("argmax_bytes"):
             best = repr(bytes.fromhex(line["argmax_bytes"]))
+        elif not best:
+            best = f"token {line['argmax']}"
         found.append(f"step {line['step']:5d} at {line['position'] or 0:6d}: {best}")
         margins = [(_float(layer[name]), f"{what} of layer {number}") for number, layer in enumerate(line["layers"])
                    for name, what in (("select_margin", "selection"), ("route_margin", "routes"))]  # fmt: skip
