@@ -1,0 +1,250 @@
+/* attention.metal - indexed attention over the compressed cache: one latent row serves all heads as key and as value.
+ *
+ * The selected rows of a query are taken SPLIT at a time. Of a split come, for each head, its largest score m, the sum l of
+ * exp(score - m) and the sum o of exp(score - m) times the row, rows in their order. Splits are folded in their order into
+ * a running m, l and o, all scaled to the larger m; out = o / l. A threadgroup folds the splits of 8 heads itself, or, if
+ * there are few queries, each split is a threadgroup's and attention_fold folds what they left: the same numbers in the
+ * same order, so a query's bits don't depend on how many there are. */
+#include "common.h"
+
+#define HEADS 8
+#define SPLIT 128
+#define THREADS 256
+#define SIMDGROUPS (THREADS / SIMD_WIDTH)
+/* Values of a row that a threadgroup adds up: 2 a thread. */
+#define VALUES 512
+/* Sizes that have a path of their own. */
+#define OWN_LATENT 512
+#define OWN_ROPE 64
+#define OWN_ROW (OWN_LATENT + OWN_ROPE)
+
+/* What m is subtracted as: where all scores are -infinity, exp(score - m) is to be 0. */
+static float shift_of(float m) {
+    return m == -INFINITY ? 0.0f : m;
+}
+
+/* Lane i gets the sum of all lanes' v[i]: at each step lanes trade the half that is not theirs. v [32] is used up. */
+static float sum_across(thread float *v, uint lane) {
+    for (uint width = SIMD_WIDTH / 2; width > 0; width /= 2) {
+        const bool is_upper = (lane & width) != 0;
+        for (uint i = 0; i < width; i++) {
+            const float mine = is_upper ? v[i + width] : v[i], theirs = is_upper ? v[i] : v[i + width];
+            v[i] = mine + simd_shuffle_xor(theirs, ushort(width));
+        }
+    }
+    return v[0];
+}
+
+/* ---- scores [SPLIT][HEADS] of count rows and heads heads ---- */
+
+template <typename T>
+static void score_any(constant glm52_attend_args &args, device const float *latent, device const float *rope,
+                      device const T *cache, device const int *selected, uint count, uint heads,
+                      threadgroup float *scores, uint lane, uint simdgroup) {
+    const uint row_size = args.latent + args.rope_size;
+    for (uint i = simdgroup; i < count; i += SIMDGROUPS) {
+        device const T *row = cache + ulong(selected[i]) * row_size;
+        for (uint h = 0; h < heads; h++) {
+            device const float *a = latent + ulong(h) * args.q_latent_head_stride;
+            device const float *b = rope + ulong(h) * args.q_rope_head_stride;
+            float sum = 0.0f;
+            for (uint j = lane; j < args.latent; j += SIMD_WIDTH) sum = fma(a[j], float(row[j]), sum);
+            for (uint j = lane; j < args.rope_size; j += SIMD_WIDTH) sum = fma(b[j], float(row[args.latent + j]), sum);
+            const float score = args.scale * simd_sum(sum);
+            if (lane == 0) scores[i * HEADS + h] = score;
+        }
+    }
+}
+
+static float4 wide(device const half *p) {
+    return float4(*(device const half4 *)p);
+}
+
+static float4 wide(device const float *p) {
+    return *(device const float4 *)p;
+}
+
+/* GLM-5.2's sizes: a simdgroup takes 4 rows at once, lane i values 4 i .. 4 i + 3 of each 128; the queries are in
+ * threadgroup memory, [HEADS][OWN_ROW]. */
+template <typename T>
+static void score_own(constant glm52_attend_args &args, threadgroup const float *queries, device const T *cache,
+                      device const int *selected, uint count, threadgroup float *scores, uint lane, uint simdgroup) {
+    for (uint first = 4 * simdgroup; first < count; first += 4 * SIMDGROUPS) {
+        float sum[4 * HEADS];
+        for (uint i = 0; i < 4 * HEADS; i++) sum[i] = 0.0f;
+        device const T *rows[4];
+        for (uint r = 0; r < 4; r++) {
+            rows[r] = cache + ulong(selected[min(first + r, count - 1)]) * OWN_ROW + 4 * lane;
+        }
+        for (uint j = 0; j < OWN_ROW; j += 4 * SIMD_WIDTH) {
+            if (j + 4 * lane < OWN_ROW) {
+                float4 key[4];
+                for (uint r = 0; r < 4; r++) key[r] = wide(rows[r] + j);
+                for (uint h = 0; h < HEADS; h++) {
+                    const float4 query = *(threadgroup const float4 *)(queries + h * OWN_ROW + j + 4 * lane);
+                    for (uint r = 0; r < 4; r++) {
+                        float s = sum[r * HEADS + h];
+                        s = fma(query.x, key[r].x, s);
+                        s = fma(query.y, key[r].y, s);
+                        s = fma(query.z, key[r].z, s);
+                        sum[r * HEADS + h] = fma(query.w, key[r].w, s);
+                    }
+                }
+            }
+        }
+        const float score = args.scale * sum_across(sum, lane);
+        if (first + lane / HEADS < count) scores[first * HEADS + lane] = score;
+    }
+}
+
+/* Turns scores into exp(score - m), in simdgroup h those of head h; there are as many simdgroups as heads. */
+static void exponentials(threadgroup float *scores, uint count, threadgroup float *largest, threadgroup float *sums,
+                         uint lane, uint simdgroup) {
+    float m = -INFINITY;
+    for (uint i = lane; i < count; i += SIMD_WIDTH) m = max(m, scores[i * HEADS + simdgroup]);
+    m = simd_max(m);
+    float sum = 0.0f;
+    for (uint i = lane; i < count; i += SIMD_WIDTH) {
+        const float p = exp(scores[i * HEADS + simdgroup] - shift_of(m));
+        scores[i * HEADS + simdgroup] = p;
+        sum += p;
+    }
+    sum = simd_sum(sum);
+    if (lane == 0) {
+        largest[simdgroup] = m;
+        sums[simdgroup] = sum;
+    }
+}
+
+/* ---- folding: a running m, l and o, and a split's ---- */
+
+/* The factors that bring the running and the split's numbers to the larger m, which becomes the running one. */
+static float2 factors_of(thread float *running, float m) {
+    const float larger = max(*running, m);
+    const float2 factors = float2(exp(*running - shift_of(larger)), exp(m - shift_of(larger)));
+    *running = larger;
+    return factors;
+}
+
+static float fold(float running, float split, float2 factors) {
+    return fma(running, factors.x, split * factors.y);
+}
+
+/* o [HEADS] = sums of p times a row's values at and at + 1 */
+template <typename T>
+static void add_rows(device const T *cache, device const int *selected, uint row_size, uint count, uint at, bool has_second,
+                     threadgroup const float *p, thread float2 *o) {
+    for (uint h = 0; h < HEADS; h++) o[h] = float2(0.0f);
+    for (uint i = 0; i < count; i++) {
+        device const T *row = cache + ulong(selected[i]) * row_size + at;
+        const float2 value = float2(float(row[0]), has_second ? float(row[1]) : 0.0f);
+        for (uint h = 0; h < HEADS; h++) {
+            o[h].x = fma(p[i * HEADS + h], value.x, o[h].x);
+            o[h].y = fma(p[i * HEADS + h], value.y, o[h].y);
+        }
+    }
+}
+
+/* Group: x is a block of 8 heads and one of 512 values, y a split if args.split_groups is not 1, z a query. Partial
+ * results: [query][split][head][latent] and, behind them all, [query][split][head] of m and l. */
+template <typename T>
+kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device float *out [[buffer(1)]],
+                      device const float *q_latent [[buffer(2)]], device const float *q_rope [[buffer(3)]],
+                      device const T *cache [[buffer(4)]], device const int *selected [[buffer(5)]],
+                      device float *partial [[buffer(6)]], device float2 *partial_sums [[buffer(7)]],
+                      uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+                      uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float queries[HEADS * OWN_ROW];
+    threadgroup float scores[SPLIT * HEADS];
+    threadgroup float largest[HEADS];
+    threadgroup float sums[HEADS];
+    const bool is_own = constant_latent == OWN_LATENT && constant_rope == OWN_ROPE;
+    const uint blocks = (args.latent + VALUES - 1) / VALUES;
+    const uint head = group.x / blocks * HEADS, heads = min(uint(HEADS), args.head_count - head);
+    const uint at = group.x % blocks * VALUES + 2 * index;
+    const uint row_size = args.latent + args.rope_size;
+    const uint count = min(args.k, args.position + group.z + 1);
+    device const int *list = selected + ulong(group.z) * args.selected_stride;
+    device const float *latent =
+        q_latent + ulong(group.z) * args.q_latent_row_stride + ulong(head) * args.q_latent_head_stride;
+    device const float *rope = q_rope + ulong(group.z) * args.q_rope_row_stride + ulong(head) * args.q_rope_head_stride;
+    if (is_own) {
+        for (uint i = index; i < HEADS * OWN_ROW; i += THREADS) {
+            const uint h = min(i / OWN_ROW, heads - 1), j = i % OWN_ROW;
+            queries[i] = j < OWN_LATENT ? latent[ulong(h) * args.q_latent_head_stride + j]
+                                        : rope[ulong(h) * args.q_rope_head_stride + j - OWN_LATENT];
+        }
+    }
+    for (uint i = index; i < SPLIT * HEADS; i += THREADS) scores[i] = 0.0f;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float m[HEADS], l[HEADS];
+    float2 o[HEADS], folded[HEADS];
+    for (uint h = 0; h < HEADS; h++) {
+        m[h] = -INFINITY;
+        l[h] = 0.0f;
+        folded[h] = float2(0.0f);
+    }
+    for (uint split = group.y; split * SPLIT < count; split += args.split_groups) {
+        const uint rows = min(uint(SPLIT), count - split * SPLIT);
+        device const int *some = list + split * SPLIT;
+        if (is_own) {
+            score_own(args, queries, cache, some, rows, scores, lane, simdgroup);
+        } else {
+            score_any(args, latent, rope, cache, some, rows, heads, scores, lane, simdgroup);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        exponentials(scores, rows, largest, sums, lane, simdgroup);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (at < args.latent) add_rows(cache, some, row_size, rows, at, at + 1 < args.latent, scores, o);
+        if (args.split_groups == 1) {
+            for (uint h = 0; h < HEADS; h++) {
+                const float2 factors = factors_of(&m[h], largest[h]);
+                l[h] = fold(l[h], sums[h], factors);
+                folded[h] = float2(fold(folded[h].x, o[h].x, factors), fold(folded[h].y, o[h].y, factors));
+            }
+        } else {
+            const ulong place = (ulong(group.z) * args.split_groups + split) * args.head_count + head;
+            for (uint h = 0; h < HEADS; h++) {
+                device float *to = partial + (place + h) * args.latent;
+                if (h < heads && at < args.latent) to[at] = o[h].x;
+                if (h < heads && at + 1 < args.latent) to[at + 1] = o[h].y;
+            }
+            if (index < heads && group.x % blocks == 0) {
+                partial_sums[place + index] = float2(largest[index], sums[index]);
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    if (args.split_groups == 1) {
+        for (uint h = 0; h < HEADS; h++) {
+            device float *to = out + ulong(group.z) * args.out_row_stride + ulong(head + h) * args.out_head_stride;
+            if (h < heads && at < args.latent) to[at] = folded[h].x / l[h];
+            if (h < heads && at + 1 < args.latent) to[at + 1] = folded[h].y / l[h];
+        }
+    }
+}
+
+template [[host_name("attention_f32")]] kernel void attention<float>(constant glm52_attend_args &, device float *,
+    device const float *, device const float *, device const float *, device const int *, device float *, device float2 *,
+    uint3, uint, uint, uint);
+template [[host_name("attention_f16")]] kernel void attention<half>(constant glm52_attend_args &, device float *,
+    device const float *, device const float *, device const half *, device const int *, device float *, device float2 *,
+    uint3, uint, uint, uint);
+
+/* Group: x is a block of values, y a head, z a query. */
+kernel void attention_fold(constant glm52_attend_args &args [[buffer(0)]], device float *out [[buffer(1)]],
+                           device const float *partial [[buffer(2)]], device const float2 *partial_sums [[buffer(3)]],
+                           uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]]) {
+    const uint count = min(args.k, args.position + group.z + 1), at = group.x * THREADS + index;
+    if (at < args.latent) {
+        float m = -INFINITY, l = 0.0f, o = 0.0f;
+        for (uint split = 0; split * SPLIT < count; split++) {
+            const ulong place = (ulong(group.z) * args.split_groups + split) * args.head_count + group.y;
+            const float2 of_split = partial_sums[place];
+            const float2 factors = factors_of(&m, of_split.x);
+            l = fold(l, of_split.y, factors);
+            o = fold(o, partial[place * args.latent + at], factors);
+        }
+        out[ulong(group.z) * args.out_row_stride + ulong(group.y) * args.out_head_stride + at] = o / l;
+    }
+}
