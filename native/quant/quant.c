@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "blocks.h"
+#include "encode.h"
 
 /* ---- which set runs: GLM52_HAVE_<name> says that it was built, the processor says whether it may run ---- */
 
@@ -84,6 +85,20 @@ const struct glm52_quant *glm52_quant_at(uint32_t index) {
         if (!formats[i]) return NULL;
     }
     return formats[index];
+}
+
+const struct glm52_encoder *glm52_encoder_find(uint32_t type) {
+    const struct glm52_encoder *const *encoder = set_in_use()->encoders;
+    while (*encoder && (*encoder)->type != type) encoder++;
+    return *encoder;
+}
+
+const struct glm52_encoder *glm52_encoder_at(uint32_t index) {
+    const struct glm52_encoder *const *encoders = set_in_use()->encoders;
+    for (uint32_t i = 0; i < index; i++) {
+        if (!encoders[i]) return NULL;
+    }
+    return encoders[index];
 }
 
 const char *glm52_quant_names(void) {

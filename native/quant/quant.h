@@ -83,7 +83,9 @@ uint16_t glm52_f32_to_f16(float value);  /* nearest, ties to even; NaN stays NaN
 float glm52_f16_to_f32(uint16_t bits);
 float glm52_bf16_to_f32(uint16_t bits);
 
-/* All of the above for one instruction set. */
+struct glm52_encoder;
+
+/* All of the above, and the encoders, for one instruction set. */
 struct glm52_quant_set {
     const char *name;                           /* "portable", "avx2" */
     const struct glm52_quant *const *formats;   /* in order of type, NULL behind the last */
@@ -94,6 +96,7 @@ struct glm52_quant_set {
                      const float *const *rows, size_t count, size_t size);
     void (*q8_encode)(const float *x, size_t count, struct glm52_q8 row);
     void (*q8_deal)(size_t count, struct glm52_q8 row);
+    const struct glm52_encoder *const *encoders; /* in order of type, NULL behind the last (encode.h) */
 };
 
 /* The sets that this processor can run: 0 is portable, the last is the one in use, NULL past it. For tests. */

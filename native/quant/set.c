@@ -171,8 +171,11 @@ static const struct glm52_quant *const formats[] = {
     NULL
 };
 
+extern const struct glm52_encoder *const GLM52_IN_SET(glm52_encoders)[];
+
 #define QUOTE_(text) #text
 #define QUOTE(text) QUOTE_(text)
 const struct glm52_quant_set GLM52_IN_SET(glm52_quant_set) = {
-    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, add_rows, q8_encode, q8_deal
+    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, add_rows, q8_encode, q8_deal,
+    GLM52_IN_SET(glm52_encoders)
 };
