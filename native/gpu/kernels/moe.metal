@@ -1,0 +1,184 @@
+/* moe.metal - the routed experts: every row's own few networks, weighted and added up.
+ *
+ * A pair is a row and one of its choices, numbered row * used_count + place. Three kernels:
+ *
+ *     moe_expand     h[pair] = silu(gate x[row]) * (up x[row])
+ *     moe_contract   y[pair] = weight * (down h[pair])
+ *     moe_add        out[row] += y of its pairs, in ascending order of the experts' numbers, equal ones in the row's order
+ *
+ * Products have the order of sums of dot_rows.h, whatever the number of rows. A product with a weight is rounded before it
+ * is added: sums have the same bits whether experts come at once or in several calls. Experts that are not at hand, whose
+ * addresses are NULL, are left out. */
+#include "dot_rows.h"
+
+struct expert {
+    device const uchar *gate;
+    device const uchar *up;
+    device const uchar *down;
+};
+
+/* Adds up the parts of a tile: place is a row of it. */
+static float total_of(threadgroup const float *partial, uint tile, uint parts, uint place) {
+    float total = partial[tile * parts * TILE + place];
+    for (uint part = 1; part < parts; part++) total += partial[(tile * parts + part) * TILE + place];
+    return total;
+}
+
+/* partial [SIMDGROUPS][TILE] = the simdgroups' sums. */
+static void hand_in(thread const float *sum, threadgroup float *partial, uint lane, uint simdgroup) {
+    for (uint i = 0; i < TILE; i++) {
+        const float total = simd_sum(sum[i]);
+        if (lane == 0) partial[simdgroup * TILE + i] = total;
+    }
+}
+
+/* A simdgroup's share of the product of a matrix of out_count rows with one row x. */
+template <typename T>
+static void multiply(T type, constant glm52_moe_kernel_args &args, device const uchar *weights, uint out_count, uint first,
+                     device const float *x, uint lane, uint simdgroup, thread float *sum) {
+    for (uint i = 0; i < TILE; i++) sum[i] = 0.0f;
+    if (first < out_count) {
+        dot_rows<T, 1>(type, weights + ulong(first) * args.row_bytes, args.row_bytes, min(uint(TILE), out_count - first),
+                       args.in_count, x, 0, 1, args.is_wide != 0, simdgroup % args.parts, args.parts, lane, sum);
+    }
+}
+
+static float silu(float x) {
+    return x / (1.0f + exp(-x));
+}
+
+/* args.what: both matrices, or one after the other if they differ in type: the gate's product goes to h, then the up's
+ * takes it from there. */
+template <typename T>
+kernel void moe_expand(constant glm52_moe_kernel_args &args [[buffer(0)]], device float *h [[buffer(1)]],
+                       device const float *x [[buffer(2)]], device const int *ids [[buffer(3)]],
+                       device const expert *experts [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+                       uint index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float gates[SIMDGROUPS * TILE];
+    threadgroup float ups[SIMDGROUPS * TILE];
+    device const expert &chosen = experts[ids[group.y]];
+    if (chosen.gate != nullptr) {
+        const uint tiles = SIMDGROUPS / args.parts;
+        const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
+        device const float *row = x + ulong(group.y / args.used_count) * args.x_stride;
+        float sum[TILE];
+        if (args.what != MOE_UP) {
+            multiply(T(), args, chosen.gate, args.out_count, first, row, lane, simdgroup, sum);
+            hand_in(sum, gates, lane, simdgroup);
+        }
+        if (args.what != MOE_GATE) {
+            multiply(T(), args, chosen.up, args.out_count, first, row, lane, simdgroup, sum);
+            hand_in(sum, ups, lane, simdgroup);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const uint tile = index / TILE, column = group.x * tiles * TILE + index;
+        if (tile < tiles && column < args.out_count) {
+            device float *to = h + ulong(group.y) * args.out_count + column;
+            const float gate = args.what == MOE_UP ? *to : total_of(gates, tile, args.parts, index % TILE);
+            *to = args.what == MOE_GATE ? gate : silu(gate) * total_of(ups, tile, args.parts, index % TILE);
+        }
+    }
+}
+
+template <typename T>
+kernel void moe_contract(constant glm52_moe_kernel_args &args [[buffer(0)]], device float *y [[buffer(1)]],
+                         device const float *h [[buffer(2)]], device const int *ids [[buffer(3)]],
+                         device const expert *experts [[buffer(4)]], device const float *weights [[buffer(5)]],
+                         uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+                         uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float partial[SIMDGROUPS * TILE];
+    device const expert &chosen = experts[ids[group.y]];
+    if (chosen.gate != nullptr) {
+        const uint tiles = SIMDGROUPS / args.parts;
+        const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
+        float sum[TILE];
+        multiply(T(), args, chosen.down, args.out_count, first, h + ulong(group.y) * args.in_count, lane, simdgroup, sum);
+        hand_in(sum, partial, lane, simdgroup);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const uint tile = index / TILE, column = group.x * tiles * TILE + index;
+        if (tile < tiles && column < args.out_count) {
+            y[ulong(group.y) * args.out_count + column] =
+                weights[group.y] * total_of(partial, tile, args.parts, index % TILE);
+        }
+    }
+}
+
+/* Position: a column, a row. */
+kernel void moe_add(constant glm52_moe_add_args &args [[buffer(0)]], device float *out [[buffer(1)]],
+                    device const float *y [[buffer(2)]], device const int *ids [[buffer(3)]],
+                    device const expert *experts [[buffer(4)]], uint2 at [[thread_position_in_grid]]) {
+    if (at.x < args.size) {
+        device const int *of_row = ids + ulong(at.y) * args.used_count;
+        device float *to = out + ulong(at.y) * args.out_stride + at.x;
+        float sum = *to;
+        int last = -1;
+        uint done = 0;
+        while (done < args.used_count) {
+            int next = 0x7FFFFFFF;
+            for (uint i = 0; i < args.used_count; i++) next = of_row[i] > last ? min(next, of_row[i]) : next;
+            const bool is_there = experts[next].gate != nullptr;
+            for (uint i = 0; i < args.used_count; i++) {
+                if (of_row[i] != next) continue;
+                if (is_there) sum += y[(ulong(at.y) * args.used_count + i) * args.size + at.x];
+                done++;
+            }
+            last = next;
+        }
+        *to = sum;
+    }
+}
+
+#define EXPAND_PARAMETERS                                                                                              \
+    constant glm52_moe_kernel_args &, device float *, device const float *, device const int *, device const expert *, \
+    uint3, uint, uint, uint
+#define CONTRACT_PARAMETERS                                                                                            \
+    constant glm52_moe_kernel_args &, device float *, device const float *, device const int *, device const expert *, \
+    device const float *, uint3, uint, uint, uint
+
+template [[host_name("moe_expand_f32")]] kernel void moe_expand<f32>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_f16")]] kernel void moe_expand<f16>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_bf16")]] kernel void moe_expand<bf16>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q4_0")]] kernel void moe_expand<q4_0>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q4_1")]] kernel void moe_expand<q4_1>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q5_0")]] kernel void moe_expand<q5_0>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q5_1")]] kernel void moe_expand<q5_1>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q8_0")]] kernel void moe_expand<q8_0>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q2_k")]] kernel void moe_expand<q2_k>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q3_k")]] kernel void moe_expand<q3_k>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q4_k")]] kernel void moe_expand<q4_k>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q5_k")]] kernel void moe_expand<q5_k>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_q6_k")]] kernel void moe_expand<q6_k>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq1_s")]] kernel void moe_expand<iq1_s>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq1_m")]] kernel void moe_expand<iq1_m>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq2_xxs")]] kernel void moe_expand<iq2_xxs>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq2_xs")]] kernel void moe_expand<iq2_xs>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq2_s")]] kernel void moe_expand<iq2_s>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq3_xxs")]] kernel void moe_expand<iq3_xxs>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq3_s")]] kernel void moe_expand<iq3_s>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq4_nl")]] kernel void moe_expand<iq4_nl>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_iq4_xs")]] kernel void moe_expand<iq4_xs>(EXPAND_PARAMETERS);
+template [[host_name("moe_expand_mxfp4")]] kernel void moe_expand<mxfp4>(EXPAND_PARAMETERS);
+template [[host_name("moe_contract_f32")]] kernel void moe_contract<f32>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_f16")]] kernel void moe_contract<f16>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_bf16")]] kernel void moe_contract<bf16>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q4_0")]] kernel void moe_contract<q4_0>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q4_1")]] kernel void moe_contract<q4_1>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q5_0")]] kernel void moe_contract<q5_0>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q5_1")]] kernel void moe_contract<q5_1>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q8_0")]] kernel void moe_contract<q8_0>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q2_k")]] kernel void moe_contract<q2_k>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q3_k")]] kernel void moe_contract<q3_k>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q4_k")]] kernel void moe_contract<q4_k>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q5_k")]] kernel void moe_contract<q5_k>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_q6_k")]] kernel void moe_contract<q6_k>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq1_s")]] kernel void moe_contract<iq1_s>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq1_m")]] kernel void moe_contract<iq1_m>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq2_xxs")]] kernel void moe_contract<iq2_xxs>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq2_xs")]] kernel void moe_contract<iq2_xs>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq2_s")]] kernel void moe_contract<iq2_s>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq3_xxs")]] kernel void moe_contract<iq3_xxs>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq3_s")]] kernel void moe_contract<iq3_s>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq4_nl")]] kernel void moe_contract<iq4_nl>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_iq4_xs")]] kernel void moe_contract<iq4_xs>(CONTRACT_PARAMETERS);
+template [[host_name("moe_contract_mxfp4")]] kernel void moe_contract<mxfp4>(CONTRACT_PARAMETERS);

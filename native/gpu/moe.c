@@ -1,0 +1,96 @@
+/* moe.c - the routed experts, on a GPU: kernels/moe.metal. */
+#include "gpu.h"
+#include "kernels/args.h"
+#include "typed.h"
+
+/* As in kernels/dot_rows.h. */
+#define TILE 4
+#define SIMDGROUPS 8
+#define ADD_THREADS 256
+
+/* Rows that are taken at once: their products wait in scratch to be added up in order. */
+#define ROWS_MAX 512
+
+struct job {
+    struct glm52_gpu_backend *gpu;
+    const glm52_moe_args *args;
+    const void *table;
+    const void *const *uses;
+    uint32_t use_count;
+    float *h;            /* [rows, used_count, ff_count] */
+    float *y;            /* [rows, used_count, in_count] */
+};
+
+static size_t pairs_max(const glm52_moe_args *args) {
+    return (size_t)(args->row_count < ROWS_MAX ? args->row_count : ROWS_MAX) * args->used_count;
+}
+
+/* y begins on a multiple of 16 bytes. */
+static size_t h_bytes(const glm52_moe_args *args) {
+    return (pairs_max(args) * args->ff_count * sizeof(float) + 255) / 256 * 256;
+}
+
+size_t glm52_gpu_moe_scratch(const glm52_backend *backend, const glm52_moe_args *args) {
+    (void)backend;
+    return h_bytes(args) + pairs_max(args) * args->in_count * sizeof(float);
+}
+
+/* A kernel over the pairs of rows rows, against matrices of out_count rows of in_count values. */
+static void run_pairs(const struct job *job, const char *kernel, uint32_t type, uint32_t rows, uint32_t in_count,
+                      uint32_t out_count, uint32_t x_stride, uint32_t what, const void *const operands[5]) {
+    const uint32_t used = job->args->used_count;
+    const glm52_moe_kernel_args numbers = {
+        .used_count = used, .in_count = in_count, .out_count = out_count,
+        .row_bytes = (uint32_t)glm52_gpu_row_bytes(type, in_count),
+        .parts = glm52_gpu_matvec_parts((uint64_t)used * out_count, in_count),
+        .is_wide = glm52_gpu_is_wide(operands[1], x_stride, 0), .x_stride = x_stride, .what = what};
+    struct glm52_gpu_dispatch dispatch = {
+        .groups = {glm52_gpu_ceil(out_count, TILE * SIMDGROUPS / numbers.parts), rows * used, 1},
+        .threads = {SIMDGROUPS * GLM52_GPU_SIMD_WIDTH, 1, 1},
+        .args_bytes = sizeof(numbers), .args = &numbers,
+        .operand_count = operands[4] != NULL ? 5 : 4,
+        .use_count = job->use_count, .uses = job->uses};
+    for (uint32_t i = 0; i < dispatch.operand_count; i++) dispatch.operands[i] = operands[i];
+    glm52_gpu_run(job->gpu, glm52_gpu_typed(kernel, type, 0).text, &dispatch);
+}
+
+static void run_rows(const struct job *job, uint32_t rows, float *out, const float *x, const int32_t *ids,
+                     const float *weights) {
+    const glm52_moe_args *args = job->args;
+    const void *const expand[5] = {job->h, x, ids, job->table, NULL};
+    if (args->gate_type == args->up_type) {
+        run_pairs(job, "moe_expand", args->gate_type, rows, args->in_count, args->ff_count, args->x_stride, MOE_BOTH,
+                  expand);
+    } else {
+        run_pairs(job, "moe_expand", args->gate_type, rows, args->in_count, args->ff_count, args->x_stride, MOE_GATE,
+                  expand);
+        run_pairs(job, "moe_expand", args->up_type, rows, args->in_count, args->ff_count, args->x_stride, MOE_UP,
+                  expand);
+    }
+    const void *const contract[5] = {job->y, job->h, ids, job->table, weights};
+    run_pairs(job, "moe_contract", args->down_type, rows, args->ff_count, args->in_count, args->ff_count, MOE_BOTH,
+              contract);
+
+    const glm52_moe_add_args numbers = {.used_count = args->used_count, .size = args->in_count,
+                                        .out_stride = args->out_stride};
+    const struct glm52_gpu_dispatch dispatch = {
+        .groups = {glm52_gpu_ceil(args->in_count, ADD_THREADS), rows, 1}, .threads = {ADD_THREADS, 1, 1},
+        .args_bytes = sizeof(numbers), .args = &numbers,
+        .operand_count = 4, .operands = {out, job->y, ids, job->table}};
+    glm52_gpu_run(job->gpu, "moe_add", &dispatch);
+}
+
+void glm52_gpu_moe(glm52_backend *backend, const glm52_moe_args *args, float *out, const float *x, const int32_t *ids,
+                   const float *weights, const glm52_expert *experts) {
+    struct job job = {.gpu = (struct glm52_gpu_backend *)backend, .args = args};
+    job.table = glm52_gpu_expert_table(job.gpu, experts, args->expert_count, &job.uses, &job.use_count);
+    if (job.table == NULL) return;
+    job.h = job.gpu->scratch;
+    job.y = (float *)(void *)((uint8_t *)job.gpu->scratch + h_bytes(args));
+    for (uint32_t first = 0; first < args->row_count; first += ROWS_MAX) {
+        const uint32_t left = args->row_count - first;
+        const size_t pair = (size_t)first * args->used_count;
+        run_rows(&job, left < ROWS_MAX ? left : ROWS_MAX, out + (size_t)first * args->out_stride,
+                 x + (size_t)first * args->x_stride, ids + pair, weights + pair);
+    }
+}
