@@ -45,13 +45,17 @@ EXT     := python/glm52_rt/_native.abi3.so
 TABLES  := $(BUILD)/generated/quant_tables.h
 CXX     ?= g++
 
-ifeq ($(shell uname -s),Darwin)
+# Given, it is what is compiled for.
+SYSTEM  ?= $(shell uname -s)
+ifeq ($(SYSTEM),Darwin)
 EXT_LINK := -bundle -undefined dynamic_lookup
 else
 EXT_LINK := -shared
 endif
 
 ALL_CFLAGS = $(STRICT) $(SETS:%=-DGLM52_HAVE_%) $(INCLUDE) $(CFLAGS) $(ARCHFLAGS)
+
+include native/metal/metal.mk
 
 ifndef V
 .SILENT:
@@ -277,7 +281,7 @@ FUZZER     := $(BUILD)/fuzz_gguf
 FUZZ_OBJS  := $(patsubst %,$(BUILD)/tests/fuzz/%.o,fuzz_gguf mutate driver)
 FUZZ_COUNT ?= 200000
 FUZZ_SEED  ?= 1
-ifneq ($(shell uname -s),Darwin)
+ifneq ($(SYSTEM),Darwin)
 FUZZ_LINK  := -Wl,--wrap=mmap,--wrap=mmap64,--wrap=munmap,--wrap=malloc,--wrap=calloc,--wrap=strdup
 endif
 
