@@ -4,6 +4,7 @@ A trace is text: a line of JSON about the model, then one line per layer of each
 token, layer, and the experts of all its tokens, token after token.
 """
 
+import heapq
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from .model import Model
 from .native import POLICIES, NativeCache, Observation
 
 FORMAT = 1
+BELADY = "belady"
 _NO_CLASS = 255
 
 
@@ -121,8 +123,8 @@ def simulate(
     policies: Iterable[str] = POLICIES,
     fractions: Iterable[float] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
 ) -> Iterator[Point]:
-    """Replays a trace through the library's own cache. Sizes are shared out among sizes of experts as an engine does;
-    one too small for a token's selection becomes the smallest that is not."""
+    """Replays a trace through the library's own cache; BELADY is the bound that no policy passes. Sizes are shared out
+    among sizes of experts as an engine does; one too small for a token's selection becomes the smallest that is not."""
     steps = list(steps)
     sizes = sorted({size for size in header.expert_bytes if size})
     class_of = [sizes.index(size) if size else _NO_CLASS for size in header.expert_bytes]
@@ -136,7 +138,8 @@ def simulate(
             slots = native.classes_fill(sizes, layers, header.experts, header.used, wanted)
             if tuple(slots) not in known:
                 known.add(tuple(slots))
-                yield _replay(header, steps, policy, class_of, sizes, slots)
+                replay = _bound if policy == BELADY else _replay
+                yield replay(header, steps, policy, class_of, sizes, slots)
 
 
 def _replay(
@@ -154,11 +157,93 @@ def _replay(
                 cache.turn(False)
             cache.tick(rows)
     stats = cache.stats()
+    return _point(header, policy, sizes, slots, stats["hits"], stats["misses"], read / tokens, stats["evictions"])
+
+
+def _point(
+    header: Header, policy: str, sizes: list[int], slots: list[int], hits: int, misses: int, read: float, evictions: int
+) -> Point:
     held = sum(count * size for count, size in zip(slots, sizes, strict=True))
     return Point(
-        policy, held / (header.experts * sum(header.expert_bytes)), held, sum(slots),
-        stats["hits"] / (stats["hits"] + stats["misses"]), stats["misses"], read / tokens, stats["evictions"],
+        policy, held / (header.experts * sum(header.expert_bytes)), held, sum(slots), hits / (hits + misses), misses,
+        read, evictions,
     )  # fmt: skip
+
+
+def _bound(
+    header: Header, steps: list[Step], policy: str, class_of: list[int], sizes: list[int], slots: list[int]
+) -> Point:
+    """What a cache that knows the future would do: behind each step it keeps, of what it has and what was chosen, the
+    experts that are needed next (Belady 1966). It may even drop one that was just read, so no policy misses less."""
+    last: dict[tuple[int, int], int] = {}
+    next_use: list[dict[int, int]] = [{} for _ in steps]  # per step: expert -> the step that wants it next
+    for at in range(len(steps) - 1, -1, -1):
+        for expert in set(steps[at].ids):
+            key = (steps[at].layer, expert)
+            next_use[at][expert] = last.get(key, len(steps))
+            last[key] = at
+    kept: list[dict[tuple[int, int], int]] = [{} for _ in sizes]  # per size of expert, until when
+    latest: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in sizes]  # heaps; entries that do not hold are passed
+    hits = misses = read = evictions = tokens = 0
+    for at, step in enumerate(steps):
+        kind = class_of[step.layer]
+        mine, heap = kept[kind], latest[kind]
+        for expert, then in next_use[at].items():
+            key = (step.layer, expert)
+            hits += key in mine
+            misses += key not in mine
+            read += header.expert_bytes[step.layer] * (key not in mine)
+            mine[key] = then
+            heapq.heappush(heap, (-then, key))
+        while len(mine) > slots[kind]:
+            then, key = heapq.heappop(heap)
+            if mine.get(key) == -then:
+                del mine[key]
+                evictions += 1
+        if at + 1 == len(steps) or steps[at + 1].layer <= step.layer:
+            tokens += len(step.ids) // header.used
+    return _point(header, policy, sizes, slots, hits, misses, read / tokens, evictions)
+
+
+# ---- habits ----
+
+
+@dataclass(frozen=True)
+class Habits:
+    """Of one layer: how evenly experts are chosen, and how much a token tells about the next."""
+
+    layer: int
+    tokens: int
+    counts: tuple[int, ...]  # [experts] how often each was chosen
+    load: float  # of the most chosen expert, over the mean
+    top_quarter: float  # share of choices that fall on the most chosen quarter of the experts
+    repeated: float  # share of a token's experts that the token before chose too
+
+
+def habits(header: Header, steps: Iterable[Step]) -> list[Habits]:
+    """Of every sparse layer of a trace, in the order in which tokens were fed."""
+    counts = {layer: [0] * header.experts for layer, size in enumerate(header.expert_bytes) if size}
+    before: dict[int, frozenset[int]] = {}
+    repeated = dict.fromkeys(counts, 0)
+    tokens, pairs = dict.fromkeys(counts, 0), dict.fromkeys(counts, 0)
+    for step in steps:
+        for at in range(0, len(step.ids), header.used):
+            chosen = step.ids[at : at + header.used]
+            for expert in chosen:
+                counts[step.layer][expert] += 1
+            if step.layer in before and (step.position or at):
+                repeated[step.layer] += len(before[step.layer] & set(chosen))
+                pairs[step.layer] += 1
+            before[step.layer] = frozenset(chosen)
+            tokens[step.layer] += 1
+    quarter = max(1, header.experts // 4)
+    return [
+        Habits(
+            layer, tokens[layer], tuple(own), max(own) * header.experts / max(1, sum(own)),
+            sum(sorted(own)[-quarter:]) / max(1, sum(own)), repeated[layer] / max(1, pairs[layer] * header.used),
+        )
+        for layer, own in counts.items()
+    ]  # fmt: skip
 
 
 # ---- comparison ----
