@@ -207,6 +207,7 @@ $(dir $(EXT))libglm52_sim.so: $(BUILD)/libglm52_sim.so
 	cp $< $@.new && mv $@.new $@
 
 include native/cuda/cuda.mk
+include tests/metal/metal.mk
 
 # ---- Python: the same library behind the shim that cffi writes from the public headers ----
 
