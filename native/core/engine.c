@@ -51,13 +51,9 @@ static glm52_status fill_defaults(const glm52_model *model, const glm52_engine_o
 /* Model, options, backend and plan: all that is there before memory is asked for. */
 static glm52_status prepare(struct glm52_engine *engine, const glm52_engine_options *options) {
     GLM52_TRY(fill_defaults(engine->model, options, &engine->options));
-    engine->ops = glm52_ops_find(engine->options.backend);
-    if (engine->ops == NULL) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "this build has no backend \"%s\"; it has cpu",
-                          engine->options.backend);
-    }
+    GLM52_TRY(glm52_backend_open(engine->options.backend, engine->options.threads, &engine->backend));
+    engine->ops = engine->backend->ops;
     engine->options.backend = engine->ops->name;
-    GLM52_TRY(engine->ops->open(engine->options.threads, &engine->backend));
     engine->score_rows = glm52_plan_score_rows(&engine->model->shape, &engine->options);
     engine->selected_stride = glm52_plan_selected_stride(&engine->model->shape, &engine->options);
     return glm52_plan_make(engine->model, engine->ops, engine->backend, &engine->options, &engine->plan,
@@ -80,6 +76,7 @@ static void place_experts(struct glm52_engine *engine) {
 
 static glm52_status allocate(struct glm52_engine *engine) {
     const glm52_plan *plan = &engine->plan;
+    GLM52_TRY(glm52_adopt_weights(engine));
     GLM52_TRY(glm52_conversation_open(engine, &engine->held));
     engine->host_memory = aligned_alloc(64, glm52_host_lay(engine->model, &engine->options, &engine->host, NULL));
     engine->activation_memory = engine->ops->allocate(engine->backend, (size_t)plan->activations);
@@ -103,7 +100,7 @@ static glm52_status allocate(struct glm52_engine *engine) {
     streaming.mtp = engine->options.mtp;
     engine->options.streaming = NULL;   /* the caller's, for this call */
     return glm52_stream_open(engine->model, &streaming, &engine->stream_plan, engine->options.chunk_rows,
-                             &engine->stream);
+                             engine->backend, &engine->stream);
 }
 
 glm52_status glm52_engine_plan(const glm52_model *model, const glm52_engine_options *options,

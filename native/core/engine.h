@@ -161,6 +161,10 @@ uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_
 uint32_t glm52_plan_score_rows(const glm52_shape *shape, const glm52_engine_options *options);
 uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine_options *options);
 
+/* adopt.c. Tells the backend of the model's sizes and of the memory that operations read. Errors: what the backend
+ * reports. */
+glm52_status glm52_adopt_weights(const struct glm52_engine *engine);
+
 /* conversation.c. held_out gets memory for an empty conversation, or stays as it is. Errors: MEMORY. */
 glm52_status glm52_conversation_open(const struct glm52_engine *engine, struct glm52_conversation *held_out);
 void glm52_conversation_close(const struct glm52_engine *engine, struct glm52_conversation *held);

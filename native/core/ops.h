@@ -1,7 +1,8 @@
 /* ops.h - what a backend is: one function per operation, and the memory it works in.
  *
- * Pointers are addresses of the backend: made by allocate, or inside a mapped file. core never dereferences one
- * that allocate gave without read or write, so a backend whose memory is not the host's can hand out its own.
+ * Pointers are addresses of the backend: made by allocate, or inside memory of the host's that it adopted (a mapped
+ * file, slots of streamed experts). core never dereferences one that allocate gave without read or write, so a backend
+ * whose memory is not the host's can hand out its own. A table of glm52_expert is the host's own, and moe copies it.
  *
  * Operations are checked before they are called (ops_api.c for tests, the executor by construction), so they
  * return nothing. A device's fault is kept by the backend and reported by finish. */
@@ -44,13 +45,19 @@ typedef void glm52_add_fn(glm52_backend *, const glm52_add_args *, float *out, c
  * more for fewer rows, so a plan asks once with the largest batch. */
 struct glm52_ops {
     const char *name;
-    glm52_status (*open)(uint32_t threads, glm52_backend **backend_out);
-    void (*close)(glm52_backend *);
+    void (*close)(glm52_backend *);                          /* with all that it allocated and adopted */
+    /* Told once, before anything else: the model's sizes, and the bytes of its longest operand in a file. */
+    void (*expect)(glm52_backend *, const glm52_shape *, size_t operand_max);
     void *(*allocate)(glm52_backend *, size_t bytes);        /* 64-byte aligned and zeroed; NULL if refused */
     void (*release)(glm52_backend *, void *address);         /* accepts NULL */
     void (*read)(glm52_backend *, void *host, const void *address, size_t bytes);
     void (*write)(glm52_backend *, void *address, const void *host, size_t bytes);
     void (*clear)(glm52_backend *, void *address, size_t bytes); /* to zero */
+    /* Memory of the host's that operands may lie in; struct glm52_gpu_driver says more. The processor's own backend
+     * takes any. */
+    glm52_status (*adopt)(glm52_backend *, const void *host, size_t bytes, bool will_change);
+    void (*disown)(glm52_backend *, const void *host);
+    void (*publish)(glm52_backend *, const void *host, size_t bytes); /* was written since */
     glm52_status (*reserve)(glm52_backend *, size_t bytes);  /* scratch of operations; only ever grows */
     glm52_status (*finish)(glm52_backend *);                 /* waits for all work; the first fault since */
 #define GLM52_OP(op)      \
@@ -60,9 +67,10 @@ struct glm52_ops {
 #undef GLM52_OP
 };
 
+/* Of the processor (native/cpu), and of the GPU driver called name (native/gpu). Errors: ARGUMENT for too many threads;
+ * UNSUPPORTED if there is no such driver or no device for it; MEMORY. */
 extern const struct glm52_ops glm52_cpu_ops;
-
-/* The backend called name; "auto" and NULL give the best at hand. NULL if there is none of that name. */
-const struct glm52_ops *glm52_ops_find(const char *name);
+glm52_status glm52_cpu_open(uint32_t threads, glm52_backend **backend_out);
+glm52_status glm52_gpu_open(const char *name, glm52_backend **backend_out);
 
 #endif

@@ -13,24 +13,6 @@
 /* Positions and ids are int32_t. */
 #define OP_POSITIONS_MAX ((uint64_t)1 << 31)
 
-const struct glm52_ops *glm52_ops_find(const char *name) {
-    if (name == NULL || strcmp(name, "auto") == 0) return &glm52_cpu_ops;
-    return strcmp(name, glm52_cpu_ops.name) == 0 ? &glm52_cpu_ops : NULL;
-}
-
-glm52_status glm52_backend_open(const char *name, uint32_t threads, glm52_backend **backend_out) {
-    if (backend_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "backend_open: backend_out is NULL");
-    const struct glm52_ops *ops = glm52_ops_find(name);
-    if (ops == NULL) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "this build has no backend \"%s\"; it has cpu", name);
-    }
-    return ops->open(threads, backend_out);
-}
-
-void glm52_backend_close(glm52_backend *backend) {
-    if (backend != NULL) backend->ops->close(backend);
-}
-
 /* ---- checks ---- */
 
 static glm52_status check_address(const char *op, const char *name, const void *address, size_t alignment) {

@@ -6,7 +6,7 @@
 #include "cpu.h"
 #include "error.h"
 
-static glm52_status open_cpu(uint32_t threads, glm52_backend **backend_out) {
+glm52_status glm52_cpu_open(uint32_t threads, glm52_backend **backend_out) {
     struct glm52_cpu *cpu = calloc(1, sizeof(*cpu));
     if (cpu == NULL) return glm52_fail(GLM52_ERR_MEMORY, "no memory for a backend");
     cpu->base.ops = &glm52_cpu_ops;
@@ -64,6 +64,31 @@ static void clear(glm52_backend *backend, void *address, size_t bytes) {
     if (bytes > 0) memset(address, 0, bytes);
 }
 
+static void expect(glm52_backend *backend, const glm52_shape *shape, size_t operand_max) {
+    (void)backend;
+    (void)shape;
+    (void)operand_max;
+}
+
+static glm52_status adopt(glm52_backend *backend, const void *host, size_t bytes, bool will_change) {
+    (void)backend;
+    (void)host;
+    (void)bytes;
+    (void)will_change;
+    return GLM52_OK;
+}
+
+static void disown(glm52_backend *backend, const void *host) {
+    (void)backend;
+    (void)host;
+}
+
+static void publish(glm52_backend *backend, const void *host, size_t bytes) {
+    (void)backend;
+    (void)host;
+    (void)bytes;
+}
+
 static glm52_status reserve(glm52_backend *backend, size_t bytes) {
     struct glm52_cpu *cpu = glm52_cpu_of(backend);
     if (bytes <= cpu->scratch_bytes) return GLM52_OK;
@@ -82,13 +107,16 @@ static glm52_status finish(glm52_backend *backend) {
 
 const struct glm52_ops glm52_cpu_ops = {
     .name = "cpu",
-    .open = open_cpu,
     .close = close_cpu,
     .allocate = allocate,
     .release = release,
     .read = read_memory,
     .write = write_memory,
     .clear = clear,
+    .expect = expect,
+    .adopt = adopt,
+    .disown = disown,
+    .publish = publish,
     .reserve = reserve,
     .finish = finish,
 #define GLM52_OP(op) .op = glm52_cpu_##op, .op##_scratch = glm52_cpu_##op##_scratch,

@@ -107,13 +107,30 @@ typedef struct glm52_add_args {
     uint64_t count;
 } glm52_add_args;
 
-/* Opens a backend by name ("cpu") for calling operations one by one. threads 0: one per processor.
- * Errors: ARGUMENT; UNSUPPORTED; MEMORY. */
+/* The index-th backend at hand: "cpu" first, then those of the GPU drivers whose library is there. NULL behind the
+ * last. A driver may still find no device when it is opened. */
+GLM52_API const char *glm52_backend_name(uint32_t index);
+
+/* Opens a backend by name for calling operations one by one; "auto" and NULL are the best at hand, and no simulator.
+ * threads 0: one per processor. Errors: ARGUMENT; UNSUPPORTED; MEMORY. */
 typedef struct glm52_backend glm52_backend;
 GLM52_API glm52_status glm52_backend_open(const char *name, uint32_t threads, glm52_backend **backend_out);
 
-/* Frees the backend. */
+/* Frees the backend and its memory. */
 GLM52_API void glm52_backend_close(glm52_backend *backend);
+
+/* Memory that operands may lie in, zeroed; any memory of the caller's will do for "cpu", none for others. Errors:
+ * ARGUMENT; MEMORY. */
+GLM52_API glm52_status glm52_backend_allocate(glm52_backend *backend, size_t bytes, void **address_out);
+
+/* Gives it back; accepts NULL. */
+GLM52_API void glm52_backend_release(glm52_backend *backend, void *address);
+
+/* Copies bytes between the caller's memory and the backend's. Errors: ARGUMENT; what the device reports. */
+GLM52_API glm52_status glm52_backend_write(glm52_backend *backend, void *address, const void *host, size_t bytes);
+
+/* The other way. Errors: as glm52_backend_write. */
+GLM52_API glm52_status glm52_backend_read(glm52_backend *backend, void *host, const void *address, size_t bytes);
 
 /* out [row_count, hidden], table [vocab, hidden] of type, ids [row_count]. Errors: see the top. */
 GLM52_API glm52_status glm52_op_embed(glm52_backend *backend, const glm52_embed_args *args, float *out,

@@ -42,7 +42,8 @@ static void submit(struct glm52_stream *stream, const glm52_load *load, bool pol
     if (stream->test.poison) {
         for (uint32_t i = 0; i < GLM52_SLICES; i++) memset(request.out[i], 0xff, request.slices[i].bytes);
     }
-    stream->states[load->slot] = (struct glm52_slot_state){.generation = load->generation, .reading = true};
+    stream->states[load->slot] = (struct glm52_slot_state){.generation = load->generation, .reading = true,
+                                                              .unpublished = true};
     glm52_io_submit(stream->io, load->slot, &request);
     if (policy) return;
     glm52_stream_layer_stats *layer = &stream->layer_stats[load->layer];
@@ -166,12 +167,17 @@ static void finish_selection(struct glm52_stream *stream) {
 }
 
 static void show(struct glm52_stream *stream, uint32_t at) {
-    const uint8_t *place = stream->slots.address[stream->segment_slots[at]];
+    const uint32_t slot = stream->segment_slots[at];
+    const uint8_t *place = stream->slots.address[slot], *const first = place;
     const void *slices[GLM52_SLICES];
     for (uint32_t i = 0; i < GLM52_SLICES; i++) {
         slices[i] = place;
         const uint64_t bytes = glm52_routed_matrix(stream->model, stream->layer, i)->slice_bytes;
         place += (bytes + GLM52_SLICE_ALIGNMENT - 1) / GLM52_SLICE_ALIGNMENT * GLM52_SLICE_ALIGNMENT;
+    }
+    if (stream->states[slot].unpublished) {
+        stream->backend->ops->publish(stream->backend, first, (size_t)(place - first));
+        stream->states[slot].unpublished = false;
     }
     stream->table[stream->segment_experts[at]] =
         (glm52_expert){.gate = slices[0], .up = slices[1], .down = slices[2]};

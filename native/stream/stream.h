@@ -16,6 +16,7 @@
 #include "cache.h"
 #include "io_pool.h"
 #include "model.h"
+#include "ops.h"
 #include "pilot.h"
 #include "slots.h"
 #include "usage.h"
@@ -31,6 +32,7 @@
 struct glm52_slot_state {
     uint32_t generation;
     bool reading;
+    bool unpublished;    /* read since the backend was last told of it */
 };
 
 struct glm52_stream {
@@ -40,6 +42,7 @@ struct glm52_stream {
     glm52_stream_options options;        /* pointers in it are NULL: they were the caller's */
     glm52_stream_test test;
     glm52_stream_plan plan;
+    glm52_backend *backend;              /* that computes from the slots */
     struct glm52_allocations allocations;
 
     glm52_cache *cache;
@@ -80,9 +83,11 @@ struct glm52_stream {
     } before;
 };
 
-/* plan is what glm52_stream_plan_make gave for these options. Errors: ARGUMENT, IO, MEMORY, UNSUPPORTED. */
+/* plan is what glm52_stream_plan_make gave for these options; backend adopts the slots, and is told of an expert's bytes
+ * before the table that shows them first. It is closed before the stream. Errors: ARGUMENT, IO, MEMORY, UNSUPPORTED. */
 glm52_status glm52_stream_open(const struct glm52_model *model, const glm52_stream_options *options,
-                               const glm52_stream_plan *plan, uint32_t chunk_rows, struct glm52_stream **stream_out);
+                               const glm52_stream_plan *plan, uint32_t chunk_rows, glm52_backend *backend,
+                               struct glm52_stream **stream_out);
 void glm52_stream_close(struct glm52_stream *stream);
 
 /* A call begins: what it counts is taken back if it fails. */

@@ -254,6 +254,10 @@ static glm52_status open_parts(struct glm52_stream *stream, const glm52_stream_o
     GLM52_TRY(allocate(stream, slots, chunk_rows));
     if (options->mirror_path != NULL) GLM52_TRY(open_mirror(stream, options->mirror_path));
     GLM52_TRY(glm52_slots_make(&stream->slots, bytes, counts, classes, &stream->allocations));
+    for (uint32_t i = 0; i < stream->slots.slab_count; i++) {
+        const struct glm52_slab *slab = &stream->slots.slabs[i];
+        GLM52_TRY(stream->backend->ops->adopt(stream->backend, slab->memory, (size_t)slab->bytes, true));
+    }
     GLM52_TRY(open_io(stream, slots));
     if (options->wired) glm52_slots_wire(&stream->slots);
     if (stream->slots.wire_failed_bytes > 0) {
@@ -267,7 +271,7 @@ static glm52_status open_parts(struct glm52_stream *stream, const glm52_stream_o
 }
 
 glm52_status glm52_stream_open(const struct glm52_model *model, const glm52_stream_options *options,
-                               const glm52_stream_plan *plan, uint32_t chunk_rows,
+                               const glm52_stream_plan *plan, uint32_t chunk_rows, glm52_backend *backend,
                                struct glm52_stream **stream_out) {
     GLM52_TRY(check_options(model, options));
     struct glm52_stream *stream = calloc(1, sizeof(*stream));
@@ -280,6 +284,7 @@ glm52_status glm52_stream_open(const struct glm52_model *model, const glm52_stre
     stream->options.pins = stream->options.preload = NULL;
     stream->options.test = NULL;
     stream->plan = *plan;
+    stream->backend = backend;
     if (options->test != NULL) stream->test = *options->test;
     stream->allocations.fail_at = stream->test.fail_allocation;
     const glm52_status status = open_parts(stream, options, chunk_rows);

@@ -6,19 +6,20 @@
 #include "ops_open.h"
 
 void test_backend_is_found_by_name(void) {
-    CHECK(glm52_ops_find(NULL) == &glm52_cpu_ops);
-    CHECK(glm52_ops_find("auto") == &glm52_cpu_ops);
-    CHECK(glm52_ops_find("cpu") == &glm52_cpu_ops);
-    CHECK(glm52_ops_find("CPU") == NULL);
-    CHECK(glm52_ops_find("") == NULL);
+    CHECK(strcmp(glm52_backend_name(0), "cpu") == 0);
+    uint32_t count = 1;
+    while (glm52_backend_name(count) != NULL) count++;
+    CHECK(glm52_backend_name(count + 7) == NULL);
 
     glm52_backend *backend = NULL;
+    CHECK_REFUSED(GLM52_ERR_UNSUPPORTED, "no backend \"CPU\"", glm52_backend_open("CPU", 1, &backend));
+    CHECK_REFUSED(GLM52_ERR_UNSUPPORTED, "no backend \"\"", glm52_backend_open("", 1, &backend));
     CHECK_REFUSED(GLM52_ERR_UNSUPPORTED, "no backend \"abacus\"; it has cpu",
                   glm52_backend_open("abacus", 1, &backend));
     CHECK_REFUSED(GLM52_ERR_ARGUMENT, "backend_out is NULL", glm52_backend_open("cpu", 1, NULL));
     CHECK_REFUSED(GLM52_ERR_ARGUMENT, "513 threads", glm52_backend_open("cpu", 513, &backend));
     CHECK(backend == NULL);
-    CHECK_STATUS(GLM52_OK, glm52_backend_open(NULL, 0, &backend));
+    CHECK_STATUS(GLM52_OK, glm52_backend_open("cpu", 0, &backend));
     CHECK(strcmp(backend->ops->name, "cpu") == 0);
     glm52_backend_close(backend);
     glm52_backend_close(NULL);
