@@ -128,3 +128,16 @@ metal-link: $(METAL_H)
 
 metal-msl: $(KERNEL_INCLUDES)
 	@tools/check_msl.sh $(PYTHON) $(GENERATED) $(KERNELS)
+
+# ---- mutants ----
+
+METAL_MUTANTS = $(METAL_LSAN) $(PYTHON) tests/metal/mutants.py $(METAL)/asan
+METAL_MUTANT_FLAGS = -- $(METAL_CC) $(METAL_STRICT) -Wno-error $(METAL_OBJC) $(METAL_NATIVE) -Inative/metal $(METAL_ASAN) \
+                     -- $(METAL_ASAN) $(METAL_LIBS)
+METAL_SAMPLE ?= 12
+
+metal-mutants: $(METAL)/asan/driver_tests
+	@$(METAL_MUTANTS) --sample $(METAL_SAMPLE) $(METAL_MUTANT_FLAGS)
+
+metal-mutants-full: $(METAL)/asan/driver_tests
+	@$(METAL_MUTANTS) $(METAL_MUTANT_FLAGS)
