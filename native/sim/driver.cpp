@@ -11,6 +11,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "driver.h"
@@ -229,11 +230,12 @@ static std::string refuse(const glm52_gpu_state *state, const sim_kernel *kernel
     return has_threadgroup == (d->threadgroup_bytes > 0) ? "" : "threadgroup memory without a parameter, or none with one";
 }
 
+#ifdef SIM_CHECK
 static bool overlap(const sim_range &a, const sim_range &b) {
     return a.begin < b.end && b.begin < a.end;
 }
 
-/* Each binding reaches to the end of what its address lies in. */
+/* Each binding reaches to the end of what its address lies in; memory reached through a table is all of its span. */
 static void add_ranges(const glm52_gpu_state *state, const glm52_gpu_dispatch *d, sim_job *job) {
     for (size_t i = 0; i < job->kernel->parameter_count; i++) {
         const sim_parameter &p = job->kernel->parameters[i];
@@ -243,9 +245,10 @@ static void add_ranges(const glm52_gpu_state *state, const glm52_gpu_dispatch *d
         const char *end = p.index == 0 ? address + d->args_bytes : span->first + span->second.bytes;
         job->ranges.push_back({address, end, p.is_const, false, p.index});
     }
+    std::set<const char *> used;
     for (uint32_t i = 0; i < d->use_count; i++) {
         const auto span = find_span(state, d->uses[i]);
-        if (span == state->spans.end()) continue;
+        if (span == state->spans.end() || !used.insert(span->first).second) continue;
         job->ranges.push_back({span->first, span->first + span->second.bytes, true, false, -1});
     }
     for (sim_range &a : job->ranges) {   /* what is written through another binding is no constant */
@@ -254,6 +257,7 @@ static void add_ranges(const glm52_gpu_state *state, const glm52_gpu_dispatch *d
         }
     }
 }
+#endif
 
 static void dispatch(glm52_gpu_state *state, const glm52_gpu_pipeline *made, const glm52_gpu_dispatch *d) {
     if (!state->fault.empty()) return;
@@ -273,7 +277,9 @@ static void dispatch(glm52_gpu_state *state, const glm52_gpu_pipeline *made, con
     memcpy(args, d->args, d->args_bytes);
     job.buffers[0] = args;
     for (uint32_t i = 0; i < d->operand_count; i++) job.buffers[i + 1] = (void *)d->operands[i];
+#ifdef SIM_CHECK
     add_ranges(state, d, &job);
+#endif
     set_constants(made->constants);
     dispatches++;
     const std::string defects = sim_run(job);
