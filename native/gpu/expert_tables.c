@@ -16,6 +16,7 @@ struct table {
     const glm52_expert *host;
     uint32_t count, use_count;
     bool is_stale;               /* addresses may have changed */
+    bool is_aligned;             /* to 16 bytes, all of them */
     glm52_expert *copy;          /* [count] what the device's was made of */
     glm52_expert *addresses;     /* [count] what the device's holds */
     const void **uses;           /* [3 * count] */
@@ -76,6 +77,7 @@ static struct table *find(struct glm52_gpu_backend *gpu, const glm52_expert *hos
 
 static const void *device_address(struct glm52_gpu_backend *gpu, struct table *table, const void *address) {
     table->uses[table->use_count++] = address;
+    if ((uintptr_t)address % 16 != 0) table->is_aligned = false;
     return (const void *)(uintptr_t)gpu->driver->device_address(gpu->state, address);
 }
 
@@ -85,6 +87,7 @@ static void make(struct glm52_gpu_backend *gpu, struct table *table) {
     memset(table->addresses, 0, bytes);
     table->use_count = 0;
     table->is_stale = false;
+    table->is_aligned = true;
     for (uint32_t i = 0; i < table->count; i++) {
         const glm52_expert *expert = &table->copy[i];
         if (expert->gate == NULL) continue;
@@ -96,7 +99,7 @@ static void make(struct glm52_gpu_backend *gpu, struct table *table) {
 }
 
 const void *glm52_gpu_expert_table(struct glm52_gpu_backend *gpu, const glm52_expert *experts, uint32_t count,
-                                   const void *const **uses_out, uint32_t *use_count_out) {
+                                   const void *const **uses_out, uint32_t *use_count_out, bool *is_aligned_out) {
     struct table *table = find(gpu, experts, count);
     if (table == NULL) {
         if (gpu->fault == GLM52_OK) {
@@ -108,5 +111,6 @@ const void *glm52_gpu_expert_table(struct glm52_gpu_backend *gpu, const glm52_ex
     if (table->is_stale || memcmp(table->copy, experts, count * sizeof(*experts)) != 0) make(gpu, table);
     *uses_out = table->uses;
     *use_count_out = table->use_count;
+    *is_aligned_out = table->is_aligned;
     return table->device;
 }

@@ -34,9 +34,10 @@ struct glm52_gpu_backend {
 void glm52_gpu_run(struct glm52_gpu_backend *backend, const char *kernel, const struct glm52_gpu_dispatch *dispatch);
 
 /* Experts' addresses as kernels see them, [count] of struct glm52_expert in device memory, made of the host's table. It
- * is kept, and made again when the host's has changed. uses: all addresses in it, for a dispatch. NULL: a fault is kept. */
+ * is kept, and made again when the host's has changed. uses: all addresses in it, for a dispatch; is_aligned: they are
+ * multiples of 16. NULL: a fault is kept. */
 const void *glm52_gpu_expert_table(struct glm52_gpu_backend *backend, const glm52_expert *experts, uint32_t count,
-                                   const void *const **uses_out, uint32_t *use_count_out);
+                                   const void *const **uses_out, uint32_t *use_count_out, bool *is_aligned_out);
 /* Memory was disowned or released: tables are made again before they are used. */
 void glm52_gpu_expert_tables_forget(struct glm52_gpu_backend *backend);
 void glm52_gpu_expert_tables_free(struct glm52_gpu_backend *backend);

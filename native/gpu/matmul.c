@@ -11,11 +11,13 @@
 static void multiply_few(struct glm52_gpu_backend *gpu, const glm52_matmul_args *args, uint32_t rows, float *out,
                          const float *x, const void *weights) {
     const uint64_t outs = (uint64_t)args->group_count * args->out_count;
+    const size_t row_bytes = glm52_gpu_row_bytes(args->type, args->in_count);
     const glm52_matvec_args numbers = {
         .row_count = rows, .in_count = args->in_count, .out_count = args->out_count,
-        .row_bytes = (uint32_t)glm52_gpu_row_bytes(args->type, args->in_count),
+        .row_bytes = (uint32_t)row_bytes,
         .parts = glm52_gpu_matvec_parts(outs, args->in_count),
-        .is_wide = glm52_gpu_is_wide(x, args->x_row_stride, args->x_group_stride),
+        .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(x, args->x_row_stride, args->x_group_stride),
+                                  (uintptr_t)weights % 16 == 0 && row_bytes % 16 == 0),
         .x_row_stride = args->x_row_stride, .x_group_stride = args->x_group_stride,
         .out_row_stride = args->out_row_stride, .out_group_stride = args->out_group_stride};
     const struct glm52_gpu_dispatch dispatch = {

@@ -17,6 +17,7 @@ struct job {
     const void *table;
     const void *const *uses;
     uint32_t use_count;
+    bool is_aligned;     /* the experts, to 16 bytes */
     float *h;            /* [rows, used_count, ff_count] */
     float *y;            /* [rows, used_count, in_count] */
 };
@@ -39,11 +40,13 @@ size_t glm52_gpu_moe_scratch(const glm52_backend *backend, const glm52_moe_args 
 static void run_pairs(const struct job *job, const char *kernel, uint32_t type, uint32_t rows, uint32_t in_count,
                       uint32_t out_count, uint32_t x_stride, uint32_t what, const void *const operands[5]) {
     const uint32_t used = job->args->used_count;
+    const size_t row_bytes = glm52_gpu_row_bytes(type, in_count);
     const glm52_moe_kernel_args numbers = {
         .used_count = used, .in_count = in_count, .out_count = out_count,
-        .row_bytes = (uint32_t)glm52_gpu_row_bytes(type, in_count),
+        .row_bytes = (uint32_t)row_bytes,
         .parts = glm52_gpu_matvec_parts((uint64_t)used * out_count, in_count),
-        .is_wide = glm52_gpu_is_wide(operands[1], x_stride, 0), .x_stride = x_stride, .what = what};
+        .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(operands[1], x_stride, 0), job->is_aligned && row_bytes % 16 == 0),
+        .x_stride = x_stride, .what = what};
     struct glm52_gpu_dispatch dispatch = {
         .groups = {glm52_gpu_ceil(out_count, TILE * SIMDGROUPS / numbers.parts), rows * used, 1},
         .threads = {SIMDGROUPS * GLM52_GPU_SIMD_WIDTH, 1, 1},
@@ -83,7 +86,8 @@ static void run_rows(const struct job *job, uint32_t rows, float *out, const flo
 void glm52_gpu_moe(glm52_backend *backend, const glm52_moe_args *args, float *out, const float *x, const int32_t *ids,
                    const float *weights, const glm52_expert *experts) {
     struct job job = {.gpu = (struct glm52_gpu_backend *)backend, .args = args};
-    job.table = glm52_gpu_expert_table(job.gpu, experts, args->expert_count, &job.uses, &job.use_count);
+    job.table = glm52_gpu_expert_table(job.gpu, experts, args->expert_count, &job.uses, &job.use_count,
+                                       &job.is_aligned);
     if (job.table == NULL) return;
     job.h = job.gpu->scratch;
     job.y = (float *)(void *)((uint8_t *)job.gpu->scratch + h_bytes(args));

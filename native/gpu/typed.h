@@ -47,6 +47,11 @@ static inline uint32_t glm52_gpu_row_threads(uint32_t count) {
     return count >= 2048 ? 512 : count > 128 ? 256 : count > 32 ? 128 : 32;
 }
 
+/* is_wide of kernels/args.h. */
+static inline uint32_t glm52_gpu_wide(bool x_is, bool weights_are) {
+    return (x_is ? 1u : 0u) | (weights_are ? 2u : 0u);
+}
+
 /* Rows of activations that matvec kernels come for. */
 static inline uint32_t glm52_gpu_matvec_rows(uint32_t row_count) {
     return row_count > 4 ? 8 : row_count > 2 ? 4 : row_count;

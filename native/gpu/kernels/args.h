@@ -9,7 +9,8 @@
 #endif
 
 /* row_count rows, up to the kernel's, against group_count matrices of out_count rows of in_count values, row_bytes
- * each. A row is shared by parts (1, 2, 4 or 8) simdgroups. is_wide: rows of x begin on multiples of 16 bytes. */
+ * each. A row is shared by parts (1, 2, 4 or 8) simdgroups. is_wide: 1 if rows of x begin on multiples
+ * of 16 bytes, and 2 if rows of weights do. */
 typedef struct glm52_matvec_args {
     uint32_t row_count, in_count, out_count, row_bytes, parts, is_wide;
     uint32_t x_row_stride, x_group_stride, out_row_stride, out_group_stride;
