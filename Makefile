@@ -125,7 +125,8 @@ $(TESTER): $(TESTS:%.c=$(BUILD)/%.o) $(LIB)
 	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(CHECKER): $(BUILD)/tools/glm52_check.o $(LIB)
+CHECK_OBJS := $(patsubst %,$(BUILD)/tools/%.o,glm52_check check_record check_json)
+$(CHECKER): $(CHECK_OBJS) $(LIB)
 	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -314,4 +315,4 @@ tidy: $(VENV)/ready
 clean:
 	rm -rf $(BUILD) $(EXT)
 
--include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(FUZZ_OBJS:.o=.d) $(BUILD)/tools/glm52_check.d
+-include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(FUZZ_OBJS:.o=.d) $(CHECK_OBJS:.o=.d)

@@ -2,6 +2,7 @@
 both the old file and the new one."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import random
@@ -260,7 +261,8 @@ def forged(data: bytes, **changes) -> bytes:
         ({"kv_type": 1}, rt.CheckpointError, "kv_type 1; this engine has 0"),
         ({"quality": 1}, rt.CheckpointError, "quality"),
         ({"latent_epsilon": 1e-6}, rt.CheckpointError, "latent_epsilon"),
-        ({"indexer": 2}, rt.CheckpointError, "indexer 2"),
+        ({"indexer": 3}, rt.CheckpointError, "indexer 3"),
+        ({"indexer": 2}, rt.CheckpointError, "another executor.s; a context of up to 8"),
         ({"layers": 8}, rt.CheckpointError, "layers 8"),
         ({"layers": 2**32 - 1}, rt.CheckpointError, "at most 512"),
         ({"kv_lora": 65}, rt.CheckpointError, "kv_lora"),
@@ -451,6 +453,40 @@ def save_in_turns(model_path: str, sources: list[Path], path: Path, ready: int) 
         while True:
             for engine in engines:
                 engine.save(path)
+
+
+def test_what_a_killed_writer_left_is_removed(engine: rt.Engine, tmp_path: Path) -> None:
+    """By the next save, if it is old and nobody holds it; what a living writer has under way stays."""
+    names = {"dead": ".glm52-dead.tmp", "young": ".glm52-young.tmp", "held": ".glm52-held.tmp", "other": ".glm52-x.ckp"}
+    for name in names.values():
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (1, 1))
+    os.utime(tmp_path / names["young"])
+    (tmp_path / ".glm52-link.tmp").symlink_to(tmp_path / names["other"])
+    (tmp_path / ".glm52-folder.tmp").mkdir()
+    os.utime(tmp_path / ".glm52-folder.tmp", (1, 1))
+    with open(tmp_path / names["held"], "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        engine.save(tmp_path / "a")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    kept = [name for what, name in names.items() if what != "dead"]
+    assert left == sorted([*kept, "a", ".glm52-link.tmp", ".glm52-folder.tmp"])
+
+
+def test_a_save_under_way_is_not_taken_for_a_left_over_one(micro: rt.Model, tmp_path: Path) -> None:
+    """However old its file looks: another saves into the same folder in between."""
+    with rt.Engine(micro, context=CONTEXT) as one, rt.Engine(micro, context=CONTEXT) as two:
+        one.prefill(IDS)
+        two.prefill(MORE)
+
+        def progress(done: int) -> None:
+            for path in tmp_path.glob(".glm52-*.tmp"):
+                os.utime(path, (1, 1))
+            two.save(tmp_path / "two")
+
+        one.save(tmp_path / "one", progress=progress)
+        assert two.load(tmp_path / "one") and two.tokens == IDS
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
 def test_killed_at_200_random_moments(micro: rt.Model, tmp_path: Path) -> None:

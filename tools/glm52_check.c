@@ -11,6 +11,8 @@
  *     tolerance R           a logit may be off by R times the root mean square of this position's recorded ones
  *     top POSITION ID LOGIT ID LOGIT ...   the largest logits behind the token at POSITION, largest first
  *     end                   runs the case
+ * A file that begins with { is an oracle record (docs/FORMAT.md) and is repeated as check_record.c says.
+ *
  * Each position named by top is reached by one prefill of the tokens up to it, in quality mode. Prints a line per
  * case and "N passed, N failed"; exit status 0 if none failed, 1 if some did, 2 if something could not be read. */
 #include <math.h>
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check_record.h"
 #include "glm52.h"
 
 #define TOKENS_MAX 65536
@@ -197,6 +200,15 @@ static int run_file(glm52_model *model, const char *path, struct vector_case *c,
     if (file == NULL) {
         fprintf(stderr, "glm52-check: %s: can't be opened\n", path);
         return 0;
+    }
+    const int first = getc(file);
+    if (first != EOF) ungetc(first, file);
+    if (first == '{') {
+        const int found = check_record(model, path, file);
+        *passed += found == 1;
+        *failed += found == 0;
+        fclose(file);
+        return found >= 0;
     }
     int number = 0, in_case = 0, understood = 1;
     while (understood && fgets(line, LINE_MAX_BYTES, file) != NULL) {

@@ -33,7 +33,10 @@ DIGEST_BYTES = 32
 PIECE_BYTES = 1 << 20  # of a section, with a checksum of its own
 TAG_BYTES_MAX = 1 << 20
 LAYERS_MAX = 512
-INDEXER = 1  # how the indexer's keys are made: from the normed input, pairs interleaved, LayerNorm with 1e-6
+# How the indexer's keys are made: from the normed input, pairs interleaved, LayerNorm with 1e-6; or in another way, by
+# an executor whose conversation was taken over. The latter mean nothing where more than index_top_k can be visible.
+INDEXER, FOREIGN_INDEXER = 1, 2
+STALE_SECONDS = 60  # a temporary that nobody holds is left over if it is that old
 HAS_LOGITS, HAS_MTP = 1, 2
 
 TAG, SAMPLER, TOKENS, LOGITS, KV, INDEX, HIDDEN = range(1, 8)
@@ -198,12 +201,30 @@ def _describe(
     def header(sections: int, file_bytes: int) -> Header:
         return Header(
             MAGIC, VERSION, sections, file_bytes, identity, options["kv_type"], options["quality"],
-            options["latent_epsilon"] or shape.rms_epsilon, INDEXER, spans.position, spans.context, shape.layers,
-            shape.kv_lora, shape.rope, shape.index_key, shape.vocab, shape.hidden, flags, len(tag), len(sampler),
+            options["latent_epsilon"] or shape.rms_epsilon, FOREIGN_INDEXER if engine.raw_keys else INDEXER,
+            spans.position, spans.context, shape.layers, shape.kv_lora, shape.rope, shape.index_key, shape.vocab,
+            shape.hidden, flags, len(tag), len(sampler),
         )  # fmt: skip
 
     sections = _layout(header(0, 0), shape.index_full)
     return header(len(sections), _file_bytes(sections)), sections
+
+
+_PREFIX, _SUFFIX = ".glm52-", ".tmp"
+
+
+def _remove_stale(folder: str, now: float) -> None:
+    """Removes temporaries of writers that were killed. A writer holds a lock on its own as long as it lives, wherever
+    it runs; the age is for one that has not come to locking yet. now: by the folder's file system."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
+                continue
+            with suppress(OSError), open(entry.path, "rb", buffering=0) as file:
+                is_old = now - os.fstat(file.fileno()).st_mtime > STALE_SECONDS
+                if is_old and entry.is_file(follow_symlinks=False):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
 
 
 @contextmanager
@@ -211,9 +232,12 @@ def _replacement(target: str) -> Iterator[BinaryIO]:
     """A file that takes target's place when the block ends without an error, and vanishes otherwise. Only its owner
     may read it: a conversation is private."""
     folder = os.path.dirname(target)
-    descriptor, name = tempfile.mkstemp(prefix=".glm52-", suffix=".tmp", dir=folder)
+    descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
     try:
         with open(descriptor, "wb", buffering=0) as file:
+            with suppress(OSError):  # a file system without locks: the temporary is as good as old when it is
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_stale(folder, os.fstat(file.fileno()).st_mtime)
             yield file
             _flush(file.fileno())
         os.replace(name, target)
@@ -300,7 +324,7 @@ def load(engine: Engine, path: str | os.PathLike[str], sampler: Sampler | None, 
                 spans.swap(session)
             finally:
                 session.close()
-    engine.tag = small[TAG]
+    engine.tag, engine.raw_keys = small[TAG], header.indexer == FOREIGN_INDEXER
     if sampler is not None and small[SAMPLER]:
         sampler.state = small[SAMPLER]
     return True
@@ -332,12 +356,17 @@ def _check_fit(engine: Engine, spans: Spans, header: Header, identity: str, path
         "kv_type": options["kv_type"],
         "quality": options["quality"],
         "latent_epsilon": epsilon,
-        "indexer": INDEXER,
+        "indexer": FOREIGN_INDEXER if header.indexer == FOREIGN_INDEXER else INDEXER,
         **{name: getattr(shape, name) for name in ("layers", "kv_lora", "rope", "index_key", "vocab", "hidden")},
     }
     for name, value in wanted.items():
         if getattr(header, name) != value:
             raise CheckpointError(f"{path}: written with {name} {getattr(header, name)}; this engine has {value}")
+    if header.indexer == FOREIGN_INDEXER and spans.context > shape.index_top_k:
+        raise CheckpointError(
+            f"{path}: its indexer keys are another executor's; a context of up to {shape.index_top_k} can take it up,"
+            f" this engine's holds {spans.context}"
+        )
     if header.position > spans.context:
         held = f"{header.position} token{'s' * (header.position != 1)}"
         raise ContextError(f"{path}: {held}; this engine's context holds {spans.context}")

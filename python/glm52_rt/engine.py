@@ -61,9 +61,10 @@ class State:
 
     tag   bytes of the caller's that belong to the conversation (Engine.tag)"""
 
-    def __init__(self, native: NativeSession, tag: bytes) -> None:
+    def __init__(self, native: NativeSession, tag: bytes, raw_keys: bool) -> None:
         self.native = native
         self.tag = tag
+        self.raw_keys = raw_keys
 
     @property
     def tokens(self) -> list[int]:
@@ -138,6 +139,8 @@ class Engine:
         options = _options(context, backend, threads, quality, kv_type, chunk_rows, latent_epsilon, sessions)
         options |= {"mtp": int(self.mtp), "drafts": _number("drafts", drafts)}
         self.tag = b""  # the caller's, about the conversation: it goes where the conversation goes
+        # So does this: the indexer's keys were made by another executor in another way (checkpoint_ds4.py).
+        self.raw_keys = False
         self.options = options  # as given to C; 0 stands for a default
         self._native = NativeEngine(model.native, options, streaming.native_options() if streaming else None)
         self.warnings = self._native.stream_warnings()  # what opening had to say beside an error
@@ -194,24 +197,27 @@ class Engine:
 
     def reset(self) -> None:
         """Goes back to position 0, without a tag."""
-        self._native.rewind(0)
+        self.rewind(0)
         self.tag = b""
 
     def rewind(self, position: int) -> None:
         """Goes back to an earlier position; what follows equals never having been further, bit for bit. There are no
         logits then, unless position is the current one."""
         self._native.rewind(position)
+        self.raw_keys = self.raw_keys and position > 0
 
     def align(self, ids: Sequence[int]) -> int:
         """Keeps the longest common prefix of the tokens held and ids and returns its length, always below len(ids) so
         that feeding ids from there on gives logits."""
-        return self._native.align(_token_list(ids))
+        kept = self._native.align(_token_list(ids))
+        self.raw_keys = self.raw_keys and kept > 0
+        return kept
 
     def park(self) -> State:
         """Puts the conversation aside and leaves the engine empty. Nothing is computed or copied but the logits.
 
         Raises MemoryBudgetError if there is no room for another conversation."""
-        state = State(self._native.open_session(), b"")
+        state = State(self._native.open_session(), b"", False)
         self.swap(state)
         return state
 
@@ -220,11 +226,12 @@ class Engine:
         what the engine held. Raises ArgumentError if state is another engine's."""
         self._native.swap(state.native)
         self.tag, state.tag = state.tag, self.tag
+        self.raw_keys, state.raw_keys = state.raw_keys, self.raw_keys
 
     def fork(self) -> State:
         """A copy of the conversation, for a second continuation. Copies the cache rows up to the position. Raises
         MemoryBudgetError as park does."""
-        state = State(self._native.open_session(), self.tag)
+        state = State(self._native.open_session(), self.tag, self.raw_keys)
         self._native.copy_to(state.native)
         return state
 
