@@ -21,7 +21,9 @@ FORMATS = formats()
 SEEDS = st.integers(0, 2**32 - 1)
 given_settings = settings(deadline=None, max_examples=12, derandomize=True)
 # In order; and in two other orders of threads, stopping behind one access in a thousand.
-SCHEDULES = {"sim": [(0, 0), (3, 0)], "simcheck": [(0, 0), (5, 1000), (11, 1000)]}
+SCHEDULES = {
+    "sim": [(0, 0), (3, 0)], "simcheck": [(0, 0), (5, 1000), (11, 1000)], "cuda": [(0, 0)], "metal": [(0, 0)]
+}
 AT_HAND = [name for name in SCHEDULES if name in gpulib.backends()]
 pytestmark = pytest.mark.skipif(not AT_HAND, reason="no simulator: make sim")
 FTZ = 2.0**-126  # a device may take numbers below this for 0
