@@ -15,7 +15,7 @@ static void multiply_few(struct glm52_gpu_backend *gpu, const glm52_matmul_args 
     const glm52_matvec_args numbers = {
         .row_count = rows, .in_count = args->in_count, .out_count = args->out_count,
         .row_bytes = (uint32_t)row_bytes,
-        .parts = glm52_gpu_matvec_parts(outs, args->in_count),
+        .parts = glm52_gpu_matvec_parts(args->type, outs, args->in_count),
         .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(x, args->x_row_stride, args->x_group_stride),
                                   (uintptr_t)weights % 16 == 0 && row_bytes % 16 == 0),
         .x_row_stride = args->x_row_stride, .x_group_stride = args->x_group_stride,

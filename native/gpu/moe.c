@@ -44,7 +44,7 @@ static void run_pairs(const struct job *job, const char *kernel, uint32_t type, 
     const glm52_moe_kernel_args numbers = {
         .used_count = used, .in_count = in_count, .out_count = out_count,
         .row_bytes = (uint32_t)row_bytes,
-        .parts = glm52_gpu_matvec_parts((uint64_t)used * out_count, in_count),
+        .parts = glm52_gpu_matvec_parts(type, (uint64_t)used * out_count, in_count),
         .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(operands[1], x_stride, 0), job->is_aligned && row_bytes % 16 == 0),
         .x_stride = x_stride, .what = what};
     struct glm52_gpu_dispatch dispatch = {

@@ -92,6 +92,22 @@ def render() -> str:
     return "".join(text)
 
 
+def nibbles(values: np.ndarray) -> np.ndarray:
+    """[n, 8] to words of 4 bits each, the first one lowest."""
+    return (values.astype(np.uint32) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+
+
+def selector_tables(seven: np.ndarray) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """IQ2_XXS as selections of a byte out of eight, 4 bits each: the number of the magnitude and, as bit 2, the sign."""
+    values = np.array([row for name, _, row in tables() if name == "glm52_grid_iq2_xxs"][0])
+    magnitudes, number = np.unique(values, return_inverse=True)
+    yield "glm52_numbers_iq2_xxs", "code to 8 numbers of magnitudes", "uint", nibbles(number.reshape(values.shape))
+    yield "glm52_nibble_signs_7", "7 bits to 8 signs", "uint", nibbles(-4 * sign_masks(seven))
+    both = np.resize(magnitudes, 4).astype(np.uint8) * np.array([[1], [-1]], np.int8) + 64
+    comment = "number to 64 + magnitude, and to 64 - magnitude, a byte each"
+    yield "glm52_magnitudes_iq2", comment, "uint", np.ascontiguousarray(both.astype(np.uint8)).view("<u4").reshape(-1)
+
+
 def kernel_tables() -> Iterator[tuple[str, str, str, np.ndarray]]:
     """Name, comment, type and values [n]. Code books as words of four magnitudes, the first one lowest, since a kernel
     loads words; a code of 8 magnitudes is two neighbours."""
@@ -101,6 +117,7 @@ def kernel_tables() -> Iterator[tuple[str, str, str, np.ndarray]]:
             yield name, f"{comment}: words of 4", "uint", words
     seven = np.frombuffer(quants.IQ2_XXS.ksigns, dtype=np.uint8)
     yield "glm52_signs_7", "7 bits to 8 signs, a set bit is minus, lowest first", "uchar", seven
+    yield from selector_tables(seven)
     yield "glm52_values_iq4", "IQ4_NL and IQ4_XS: code to value", "char", np.array(quants.IQ4_NL.kvalues)
     yield "glm52_values_mxfp4", "code to twice the value", "char", np.array(quants.MXFP4.kvalues)
 

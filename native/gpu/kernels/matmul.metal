@@ -11,20 +11,19 @@ kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float 
                    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float partial[SIMDGROUPS * TILE * ROWS];
     threadgroup uint space[lanes_of<T>::space + 1];
+    threadgroup float4 staged[ROWS > 1 ? 1 : STAGE_WORDS / 4];
     const uint tiles = SIMDGROUPS / args.parts;
     const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
-    float sum[TILE * ROWS];
-    for (uint i = 0; i < TILE * ROWS; i++) sum[i] = 0.0f;
+    const place at = {index, lane, simdgroup, simdgroup % args.parts, args.parts};
     if (lanes_of<T>::space > 0) {
         prepare_lanes(T(), space, index, SIMDGROUPS * SIMD_WIDTH);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    if (first < args.out_count) {
-        dot_rows<T, ROWS>(T(), space, weights + (ulong(group.y) * args.out_count + first) * args.row_bytes,
-                          args.row_bytes, min(uint(TILE), args.out_count - first), args.in_count,
-                          x + ulong(group.y) * args.x_group_stride, args.x_row_stride, args.row_count, args.is_wide,
-                          simdgroup % args.parts, args.parts, lane, sum);
-    }
+    float sum[TILE * ROWS];
+    dot_rows<T, ROWS>(T(), space, weights + (ulong(group.y) * args.out_count + first) * args.row_bytes, args.row_bytes,
+                      first < args.out_count ? min(uint(TILE), args.out_count - first) : 0, args.in_count,
+                      x + ulong(group.y) * args.x_group_stride, args.x_row_stride, args.row_count, args.is_wide, at, staged,
+                      sum);
     for (uint i = 0; i < TILE * ROWS; i++) {
         const float total = simd_sum(sum[i]);
         if (lane == 0) partial[simdgroup * TILE * ROWS + i] = total;

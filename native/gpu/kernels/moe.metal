@@ -32,17 +32,14 @@ static void hand_in(thread const float *sum, threadgroup float *partial, uint la
     }
 }
 
-/* A simdgroup's share of the product of a matrix of out_count rows with one row x. */
+/* A simdgroup's share of the product of a matrix with one row x. */
 template <typename T>
 static void multiply(T type, threadgroup const uint *space, constant glm52_moe_kernel_args &args,
-                     device const uchar *weights, uint out_count, uint first, device const float *x, uint lane,
-                     uint simdgroup, thread float *sum) {
-    for (uint i = 0; i < TILE; i++) sum[i] = 0.0f;
-    if (first < out_count) {
-        dot_rows<T, 1>(type, space, weights + ulong(first) * args.row_bytes, args.row_bytes,
-                       min(uint(TILE), out_count - first), args.in_count, x, 0, 1, args.is_wide, simdgroup % args.parts,
-                       args.parts, lane, sum);
-    }
+                     device const uchar *weights, uint first, device const float *x, place at, threadgroup float4 *staged,
+                     thread float *sum) {
+    dot_rows<T, 1>(type, space, weights + ulong(first) * args.row_bytes, args.row_bytes,
+                   first < args.out_count ? min(uint(TILE), args.out_count - first) : 0, args.in_count, x, 0, 1,
+                   args.is_wide, at, staged, sum);
 }
 
 static float silu(float x) {
@@ -60,6 +57,7 @@ kernel void moe_expand(constant glm52_moe_kernel_args &args [[buffer(0)]], devic
     threadgroup float gates[SIMDGROUPS * TILE];
     threadgroup float ups[SIMDGROUPS * TILE];
     threadgroup uint space[lanes_of<T>::space + 1];
+    threadgroup float4 staged[STAGE_WORDS / 4];
     device const expert &chosen = experts[ids[group.y]];
     if (chosen.gate != nullptr) {
         if (lanes_of<T>::space > 0) {
@@ -68,14 +66,15 @@ kernel void moe_expand(constant glm52_moe_kernel_args &args [[buffer(0)]], devic
         }
         const uint tiles = SIMDGROUPS / args.parts;
         const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
+        const place at = {index, lane, simdgroup, simdgroup % args.parts, args.parts};
         device const float *row = x + ulong(group.y / args.used_count) * args.x_stride;
         float sum[TILE];
         if (args.what != MOE_UP) {
-            multiply(T(), space, args, chosen.gate, args.out_count, first, row, lane, simdgroup, sum);
+            multiply(T(), space, args, chosen.gate, first, row, at, staged, sum);
             hand_in(sum, gates, lane, simdgroup);
         }
         if (args.what != MOE_GATE) {
-            multiply(T(), space, args, chosen.up, args.out_count, first, row, lane, simdgroup, sum);
+            multiply(T(), space, args, chosen.up, first, row, at, staged, sum);
             hand_in(sum, ups, lane, simdgroup);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -96,6 +95,7 @@ kernel void moe_contract(constant glm52_moe_kernel_args &args [[buffer(0)]], dev
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float partial[SIMDGROUPS * TILE];
     threadgroup uint space[lanes_of<T>::space + 1];
+    threadgroup float4 staged[STAGE_WORDS / 4];
     device const expert &chosen = experts[ids[group.y]];
     if (chosen.gate != nullptr) {
         if (lanes_of<T>::space > 0) {
@@ -104,8 +104,9 @@ kernel void moe_contract(constant glm52_moe_kernel_args &args [[buffer(0)]], dev
         }
         const uint tiles = SIMDGROUPS / args.parts;
         const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
+        const place at = {index, lane, simdgroup, simdgroup % args.parts, args.parts};
         float sum[TILE];
-        multiply(T(), space, args, chosen.down, args.out_count, first, h + ulong(group.y) * args.in_count, lane, simdgroup, sum);
+        multiply(T(), space, args, chosen.down, first, h + ulong(group.y) * args.in_count, at, staged, sum);
         hand_in(sum, partial, lane, simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         const uint tile = index / TILE, column = group.x * tiles * TILE + index;

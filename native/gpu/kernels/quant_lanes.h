@@ -1,15 +1,15 @@
-/* quant_lanes.h - how the 32 lanes of a simdgroup share 512 values of a row of weights, 16 each, in 4 groups of 4 in a row:
+/* quant_lanes.h - how the 32 lanes of a simdgroup share a chunk of a row of weights: in steps of 512 values a lane has 16, in
+ * 4 groups of 4 in a row:
  *
- *     lane_group(tag, lane, j)    where group j of a lane starts, from the first of the 512 on
- *     lane_codes(tag, space, row, chunk, lane, left, is_aligned, w, scale, offset)
- *                                 codes of the 4 groups: a value is scale * code + offset. left: values that the row still
- *                                 has from there on; behind them scale and offset, or codes, are 0. is_aligned: rows
- *                                 begin on multiples of 16 bytes
+ *     lane_group(tag, lane, step, j)  where group j of a lane starts, from the first value of the chunk on
+ *     lane_codes(tag, space, chunk, lane, step, left, is_aligned, w, scale, offset)
+ *                                     codes of the 4 groups: a value is scale * code + offset. chunk: its blocks. left:
+ *                                     values that the row still has from there on; behind them scale and offset, or
+ *                                     codes, are 0. is_aligned: rows begin on multiples of 16 bytes
  *
- * lanes_of<tag>::sets is how many scales a lane has, each for so many of its groups, 0: codes are values;
- * lanes_of<tag>::has_offset whether offsets are used; lanes_of<tag>::space how many words of threadgroup memory
- * prepare_lanes fills for lane_codes. Lanes beside each other read beside each other: that differs between types, and so
- * does the order of a row's sum with it.
+ * lanes_of<tag> says how many steps a chunk has; how many sets, each so many of a step's groups with a scale in common, 0:
+ * codes are values; whether there are offsets; how many words of threadgroup memory prepare_lanes fills for lane_codes.
+ * Lanes beside each other read beside each other: that differs between types, and so does the order of a row's sum with it.
  *
  * Codes of few bits are made floats by writing them into the fraction of one (byte_fractions): that gives 128 + code times
  * a power of two, and 128 is taken out again by the offset, which costs the rounding of sums about twice as large. */
@@ -18,13 +18,16 @@
 
 #include "quant_types.h"
 
-#define CHUNK 512
+/* Values of a step. */
+#define STEP 512
 
-template <typename T> struct lanes_of { enum { sets = 0, has_offset = 0, space = 0 }; };
-template <> struct lanes_of<q8_0> { enum { sets = 4, has_offset = 0, space = 0 }; };
-template <> struct lanes_of<q4_k> { enum { sets = 2, has_offset = 1, space = 0 }; };
-template <> struct lanes_of<q5_k> { enum { sets = 2, has_offset = 1, space = 0 }; };
-template <> struct lanes_of<q6_k> { enum { sets = 4, has_offset = 0, space = 0 }; };
+template <typename T> struct lanes_of { enum { steps = 1, sets = 0, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<q8_0> { enum { steps = 1, sets = 4, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<q2_k> { enum { steps = 4, sets = 1, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<q4_k> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<q5_k> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<q6_k> { enum { steps = 1, sets = 4, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<iq2_xxs> { enum { steps = 1, sets = 1, has_offset = 1, space = 384 }; };
 
 /* ---- bytes as floats without a conversion ---- */
 
@@ -52,22 +55,20 @@ static float4 byte_fractions(uint word) {
 
 /* ---- types without a way of their own: lane i has values 16 i .. 16 i + 15 ---- */
 
-#define LANES_OF_16(tag)                                                                                       \
-    static uint lane_group(tag type, uint lane, uint j) {                                                      \
-        return VALUES * lane + 4 * j;                                                                          \
-    }                                                                                                          \
-    static void lane_codes(tag type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane,      \
-                           uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {    \
-        if (VALUES * lane < left) {                                                                            \
-            decode16(type, row, CHUNK / VALUES * chunk + lane, left - VALUES * lane, w);                       \
-        } else {                                                                                               \
-            for (uint j = 0; j < 4; j++) w[j] = float4(0.0f);                                                  \
-        }                                                                                                      \
-    }
+template <typename T>
+static uint lane_group(T type, uint lane, uint step, uint j) {
+    return VALUES * lane + 4 * j;
+}
 
-LANES_OF_16(q4_0) LANES_OF_16(q4_1) LANES_OF_16(q5_0) LANES_OF_16(q5_1) LANES_OF_16(q2_k) LANES_OF_16(q3_k)
-LANES_OF_16(iq1_s) LANES_OF_16(iq1_m) LANES_OF_16(iq2_xxs) LANES_OF_16(iq2_xs) LANES_OF_16(iq2_s)
-LANES_OF_16(iq3_xxs) LANES_OF_16(iq3_s) LANES_OF_16(iq4_nl) LANES_OF_16(iq4_xs) LANES_OF_16(mxfp4)
+template <typename T>
+static void lane_codes(T type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    if (VALUES * lane < left) {
+        decode16(type, chunk, lane, left - VALUES * lane, w);
+    } else {
+        for (uint j = 0; j < 4; j++) w[j] = float4(0.0f);
+    }
+}
 
 /* ---- F32, F16 and BF16: a group of each 128 ---- */
 
@@ -86,42 +87,57 @@ static float4 wide_floats(bf16 type, device const uchar *p) {
 }
 
 template <typename T>
-static void lane_floats(T type, device const uchar *row, uint chunk, uint lane, uint left, bool is_aligned,
-                        thread float4 *w) {
+static void lane_floats(T type, device const uchar *chunk, uint lane, uint left, bool is_aligned, thread float4 *w) {
     for (uint j = 0; j < 4; j++) {
-        const uint at = 128 * j + 4 * lane, i = CHUNK * chunk + at;
-        if (is_aligned && at + 4 <= left) {
-            w[j] = wide_floats(type, row + T::block_bytes * i);
+        const uint i = 128 * j + 4 * lane;
+        if (is_aligned && i + 4 <= left) {
+            w[j] = wide_floats(type, chunk + T::block_bytes * i);
         } else {
-            w[j] = float4(at < left ? float_at(type, row, i) : 0.0f, at + 1 < left ? float_at(type, row, i + 1) : 0.0f,
-                          at + 2 < left ? float_at(type, row, i + 2) : 0.0f,
-                          at + 3 < left ? float_at(type, row, i + 3) : 0.0f);
+            w[j] = float4(i < left ? float_at(type, chunk, i) : 0.0f, i + 1 < left ? float_at(type, chunk, i + 1) : 0.0f,
+                          i + 2 < left ? float_at(type, chunk, i + 2) : 0.0f,
+                          i + 3 < left ? float_at(type, chunk, i + 3) : 0.0f);
         }
     }
 }
 
-#define LANES_OF_FLOATS(tag)                                                                                            \
-    static uint lane_group(tag type, uint lane, uint j) {                                                               \
-        return 128 * j + 4 * lane;                                                                                      \
-    }                                                                                                                   \
-    static void lane_codes(tag type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane,     \
-                           uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {   \
-        lane_floats(type, row, chunk, lane, left, is_aligned, w);                                                       \
-    }
-
-LANES_OF_FLOATS(f32) LANES_OF_FLOATS(f16) LANES_OF_FLOATS(bf16)
-
-/* ---- Q8_0: 8 lanes to a block, 4 blocks further on for each group ---- */
-
-static uint lane_group(q8_0 type, uint lane, uint j) {
+static uint lane_group(f32 type, uint lane, uint step, uint j) {
     return 128 * j + 4 * lane;
 }
 
-static void lane_codes(q8_0 type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane, uint left,
+static void lane_codes(f32 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    lane_floats(type, chunk, lane, left, is_aligned, w);
+}
+
+static uint lane_group(f16 type, uint lane, uint step, uint j) {
+    return 128 * j + 4 * lane;
+}
+
+static void lane_codes(f16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    lane_floats(type, chunk, lane, left, is_aligned, w);
+}
+
+static uint lane_group(bf16 type, uint lane, uint step, uint j) {
+    return 128 * j + 4 * lane;
+}
+
+static void lane_codes(bf16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    lane_floats(type, chunk, lane, left, is_aligned, w);
+}
+
+/* ---- Q8_0: 8 lanes to a block, 4 blocks further on for each group ---- */
+
+static uint lane_group(q8_0 type, uint lane, uint step, uint j) {
+    return 128 * j + 4 * lane;
+}
+
+static void lane_codes(q8_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
                        bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint j = 0; j < 4; j++) {
         const bool is_there = 128 * j + 4 * lane < left;
-        device const uchar *block = row + (is_there ? 16 * chunk + 4 * j + lane / 8 : 0) * 34;
+        device const uchar *block = chunk + (is_there ? 4 * j + lane / 8 : 0) * 34;
         w[j] = biased_bytes(load_u32(block + 2 + 4 * (lane % 8)) ^ 0x80808080, 128.0f);
         scale[j] = is_there ? load_f16(block) : 0.0f;
     }
@@ -133,42 +149,40 @@ static uint lane_group_of_pair(uint lane, uint j) {
     return 256 * (lane / 16) + 64 * (lane % 16 / 4) + 32 * (j / 2) + 8 * (lane % 4) + 4 * (j % 2);
 }
 
-static uint lane_group(q4_k type, uint lane, uint j) {
+static uint lane_group(q4_k type, uint lane, uint step, uint j) {
     return lane_group_of_pair(lane, j);
 }
 
-static uint lane_group(q5_k type, uint lane, uint j) {
+static uint lane_group(q5_k type, uint lane, uint step, uint j) {
     return lane_group_of_pair(lane, j);
 }
 
-/* d f and m g of the blocks 2 c and 2 c + 1, from the 16 bytes before the codes: d, m, and factors of 6 bits as
- * factors_of_six_bits has them one by one. */
-static void factors_of_pair(device const uchar *block, uint c, thread float *scale, thread float *minimum) {
+/* A float that stands for an integer as byte i of word, times d, rounded once: (2^23 + byte) d - 2^23 d. */
+static float byte_times(uint word, uint i, float d) {
+    return fma(put_byte(word, i, 0, 0x4B000000), d, -8388608.0f * d);
+}
+
+/* Of the blocks 2 c and 2 c + 1, from the 16 bytes before the codes: d, m, and factors of 6 bits as factors_of_six_bits has
+ * them one by one. Codes are 128 + step * code: the scale takes the step, the offset the 128 and the minimum. */
+static void factors_of_pair(device const uchar *block, uint c, bool is_there, float step, thread float *scale,
+                            thread float *offset) {
     device const uint *words = (device const uint *)block;
-    const float d = half_of_bits(words[0] & 0xFFFF), m = half_of_bits(words[0] >> 16);
+    const uint both = is_there ? words[0] : 0;
+    const float d = half_of_bits(both & 0xFFFF) * (1.0f / step), m = -half_of_bits(both >> 16);
     const uint shift = 16 * (c % 2);
     const uint low_f = words[1] >> shift, low_g = words[2] >> shift, high = words[3] >> shift;
     const uint f = c < 2 ? low_f & 0x3F3F : (high & 0x0F0F) | (low_f >> 2 & 0x3030);
     const uint g = c < 2 ? low_g & 0x3F3F : (high >> 4 & 0x0F0F) | (low_g >> 2 & 0x3030);
-    scale[0] = d * float(f & 255);
-    scale[1] = d * float(f >> 8);
-    minimum[0] = m * float(g & 255);
-    minimum[1] = m * float(g >> 8);
-}
-
-/* Codes are 128 + step * code: the scale takes the step, the offset the 128 and the minimum. */
-static void offsets_of_pair(bool is_there, float step, thread float *scale, thread float *offset) {
     for (uint s = 0; s < 2; s++) {
-        const float whole = scale[s] * (128.0f / step);
-        offset[s] = is_there ? -whole - offset[s] : 0.0f;
-        scale[s] = is_there ? scale[s] / step : 0.0f;
+        scale[s] = byte_times(f, s, d);
+        offset[s] = fma(scale[s], -128.0f, byte_times(g, s, m));
     }
 }
 
-static void lane_codes(q4_k type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane, uint left,
+static void lane_codes(q4_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
                        bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
-    device const uchar *block = row + (is_there ? 2 * chunk + lane / 16 : 0) * 144;
+    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 144;
     const uint c = lane % 16 / 4;
     device const uint *codes = (device const uint *)(block + 16 + 32 * c + 8 * (lane % 4));
     const uint first = codes[0], second = codes[1];
@@ -176,14 +190,13 @@ static void lane_codes(q4_k type, threadgroup const uint *space, device const uc
     w[1] = byte_fractions(second << 3 & 0x78787878);
     w[2] = byte_fractions(first >> 1 & 0x78787878);
     w[3] = byte_fractions(second >> 1 & 0x78787878);
-    factors_of_pair(block, c, scale, offset);
-    offsets_of_pair(is_there, 8.0f, scale, offset);
+    factors_of_pair(block, c, is_there, 8.0f, scale, offset);
 }
 
-static void lane_codes(q5_k type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane, uint left,
+static void lane_codes(q5_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
                        bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
-    device const uchar *block = row + (is_there ? 2 * chunk + lane / 16 : 0) * 176;
+    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 176;
     const uint c = lane % 16 / 4;
     device const uint *codes = (device const uint *)(block + 48 + 32 * c + 8 * (lane % 4));
     device const uint *high = (device const uint *)(block + 16 + 8 * (lane % 4));
@@ -192,20 +205,19 @@ static void lane_codes(q5_k type, threadgroup const uint *space, device const uc
         w[i] = byte_fractions((low << 2 & 0x3C3C3C3C) | (fifth << 6 & 0x40404040));
         w[2 + i] = byte_fractions((low >> 2 & 0x3C3C3C3C) | (fifth << 5 & 0x40404040));
     }
-    factors_of_pair(block, c, scale, offset);
-    offsets_of_pair(is_there, 4.0f, scale, offset);
+    factors_of_pair(block, c, is_there, 4.0f, scale, offset);
 }
 
 /* ---- Q6_K: 16 lanes to a super-block; a lane has 4 values of each block of a half ---- */
 
-static uint lane_group(q6_k type, uint lane, uint j) {
+static uint lane_group(q6_k type, uint lane, uint step, uint j) {
     return 256 * (lane / 16) + 128 * (lane % 16 / 8) + 32 * j + 4 * (lane % 8);
 }
 
-static void lane_codes(q6_k type, threadgroup const uint *space, device const uchar *row, uint chunk, uint lane, uint left,
+static void lane_codes(q6_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
                        bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
-    device const uchar *block = row + (is_there ? 2 * chunk + lane / 16 : 0) * 210;
+    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 210;
     const uint half_block = lane % 16 / 8, quad = lane % 8;
     const uint first = load_u32(block + 64 * half_block + 4 * quad);
     const uint second = load_u32(block + 64 * half_block + 32 + 4 * quad);
@@ -220,10 +232,78 @@ static void lane_codes(q6_k type, threadgroup const uint *space, device const uc
     }
 }
 
+/* ---- Q2_K: 4 lanes to a super-block; a lane has 16 bytes, which hold 16 values of each block of a half: 4 steps ---- */
+
+static uint lane_group(q2_k type, uint lane, uint step, uint j) {
+    return 256 * (lane / 4) + 128 * (lane % 4 / 2) + 32 * step + 16 * (lane % 2) + 4 * j;
+}
+
+static void lane_codes(q2_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    const bool is_there = 256 * (lane / 4) < left;
+    device const uchar *block = chunk + (is_there ? lane / 4 : 0) * 84;
+    device const uint *codes = (device const uint *)(block + 16 + 16 * (lane % 4));
+    device const uint *factors = (device const uint *)(block + 8 * (lane % 4 / 2));
+    const uint both = is_there ? *(device const uint *)(block + 80) : 0;
+    for (uint j = 0; j < 4; j++) {
+        const uint word = codes[j];
+        const uint high = step == 0 ? word << 5 : step == 1 ? word << 3 : step == 2 ? word << 1 : word >> 1;
+        w[j] = byte_fractions(high & 0x60606060);
+    }
+    const uint two = factors[step / 2] >> (8 * (lane % 2) + 16 * (step % 2));
+    const float d = half_of_bits(both & 0xFFFF) * (1.0f / 32.0f), m = -half_of_bits(both >> 16);
+    scale[0] = byte_times(two & 15, 0, d);
+    offset[0] = fma(scale[0], -128.0f, byte_times(two >> 4 & 15, 0, m));
+}
+
+/* ---- IQ2_XXS: 2 lanes to a block of 32; codes and signs become signed magnitudes through threadgroup memory:
+ * [256] numbers of 8 magnitudes in its code book's order, 4 bits apart, then [128] signs of 7 bits as bit 2 of each
+ * 4 ---- */
+
+static uint lane_group(iq2_xxs type, uint lane, uint step, uint j) {
+    return VALUES * lane + 4 * j;
+}
+
+/* 64 + the signed magnitudes that 4 times 4 bits of a word stand for: the number of the magnitude, and a sign. */
+static uint signed_magnitudes(uint numbers) {
+    const uint plus = glm52_magnitudes_iq2[0], minus = glm52_magnitudes_iq2[1];
+#ifdef __CUDA_ARCH__
+    return __byte_perm(plus, minus, numbers);
+#else
+    uint word = 0;
+    for (uint i = 0; i < 4; i++) {
+        const uint four = numbers >> (4 * i);
+        word |= (((four & 4) != 0 ? minus : plus) >> (8 * (four & 3)) & 255) << (8 * i);
+    }
+    return word;
+#endif
+}
+
+static void lane_codes(iq2_xxs type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    const bool is_there = VALUES * lane < left;
+    const uint b = lane / 2 % 8, half_block = lane % 2;
+    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 66;
+    const uint codes = load_u16(block + 2 + 8 * b + 2 * half_block), signs = load_u32(block + 6 + 8 * b);
+    for (uint g = 0; g < 2; g++) {
+        const uint numbers = space[codes >> (8 * g) & 255] | space[256 + (signs >> (14 * half_block + 7 * g) & 127)];
+        w[2 * g] = byte_fractions(signed_magnitudes(numbers & 0xFFFF));
+        w[2 * g + 1] = byte_fractions(signed_magnitudes(numbers >> 16));
+    }
+    const float d = is_there ? load_f16(block) * 0.125f : 0.0f;
+    scale[0] = d * float(2 * (signs >> 28) + 1);
+    offset[0] = scale[0] * -192.0f;
+}
+
 /* ---- threadgroup memory that lane_codes reads ---- */
 
 template <typename T>
 static void prepare_lanes(T type, threadgroup uint *space, uint index, uint threads) {
+}
+
+static void prepare_lanes(iq2_xxs type, threadgroup uint *space, uint index, uint threads) {
+    for (uint i = index; i < 256; i += threads) space[i] = glm52_numbers_iq2_xxs[i];
+    for (uint i = index; i < 128; i += threads) space[256 + i] = glm52_nibble_signs_7[i];
 }
 
 #endif
