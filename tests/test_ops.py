@@ -706,11 +706,12 @@ def test_moe_exact_is_its_formula(ops: Ops, names: tuple[str, str, str], count: 
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 33])
-def test_moe_is_its_parts_to_the_bit(ops: Ops, exact: bool, count: int) -> None:
+@pytest.mark.parametrize("names", [("Q4_K", "Q8_0", "Q8_0"), ("IQ2_XXS", "Q2_K", "Q8_0")])
+def test_moe_is_its_parts_to_the_bit(ops: Ops, names: tuple[str, str, str], exact: bool, count: int) -> None:
     """Each expert by matmul and swiglu, added up in the order of expert ids; duplicates in the order of the
-    list."""
+    list. Gate and up of types that take activations in the same order, and of such that do not."""
     rng = np.random.default_rng(count)
-    kinds, size, ff, used = (FORMATS["Q4_K"], FORMATS["Q8_0"], FORMATS["Q8_0"]), 256, 96, 4
+    kinds, size, ff, used = tuple(FORMATS[name] for name in names), 256, 96, 4
     experts = random_experts(rng, 9, kinds, size, ff)
     x = pad(rng.standard_normal((count, size)).astype(np.float32), 5)
     ids = rng.integers(0, 9, (count, used)).astype(np.int32)  # also twice the same

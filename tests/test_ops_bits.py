@@ -206,6 +206,7 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "moe exact": moe(("Q4_K", "Q8_0", "Q4_0"), True),
     "moe default": moe(("Q2_K", "Q4_K", "Q8_0"), False),
     "moe mixed": moe(("F32", "Q8_0", "BF16"), False),
+    "moe of two orders": moe(("IQ2_XXS", "Q2_K", "Q8_0"), False),
     "add": add,
 }
 

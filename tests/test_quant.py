@@ -134,9 +134,10 @@ def test_tables_are_the_same_whenever_they_are_written() -> None:
     assert len(set(names)) == len(names) == 12
 
 
-def test_ranks_and_magnitudes_are_the_code_book() -> None:
+def test_ranks_by_three_are_the_code_book() -> None:
     tables = {name: values for name, _, values in quant_tables.tables()}
-    words = tables["glm52_ranks_iq2_xxs"].view(np.uint8).astype(int)
-    bits = words[:, 0] | words[:, 1] << 8
-    ranks = bits[:, None] >> np.arange(0, 16, 2) & 3
-    assert np.array_equal(tables["glm52_magnitudes_iq2"][0][ranks], tables["glm52_grid_iq2_xxs"])
+    parts = tables["glm52_ranks_by_three_iq2_xxs"].reshape(3, 256)
+    books = tables["glm52_magnitudes_by_three_iq2"].reshape(3, 64)
+    for value in range(8):
+        found = books[value % 3][parts[value // 3]]
+        assert np.array_equal(found, tables["glm52_grid_iq2_xxs"][:, value])

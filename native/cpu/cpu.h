@@ -97,7 +97,7 @@ struct glm52_linear_input {
 /* Rows of weights that are taken together, so that a row of activations is read once for all of them. */
 #define GLM52_LINEAR_TILE_MAX 8
 struct glm52_linear_tile {
-    const uint8_t *rows[GLM52_LINEAR_TILE_MAX];   /* blocks if is_q8, else float32; or */
+    const uint8_t *rows[GLM52_LINEAR_TILE_MAX];   /* blocks as they lie if is_q8, else float32; or */
     const uint8_t *panels;                        /* all of them as panels of quant.h, NULL if not */
     size_t count;
 };
@@ -107,17 +107,18 @@ struct glm52_linear_tile {
 size_t glm52_linear_tile_rows(const struct glm52_linear *linear);
 /* Bytes of space that one thread needs for glm52_linear_load. */
 size_t glm52_linear_space(const struct glm52_linear *linear);
-/* A tile of count rows of weights for uses rows of activations: in place, or unpacked into space. With uses above 1
- * the activations must have been encoded for many. */
+/* A tile of count rows of weights for uses rows of activations: in place, or unpacked into space. */
 struct glm52_linear_tile glm52_linear_load(const struct glm52_linear *linear, const uint8_t *weights,
                                            size_t count, size_t uses, uint8_t *space);
 /* y[r * GLM52_LINEAR_TILE_MAX + i] = weights row i . input row rows[r], i < tile->count, r < row_count, at most
  * GLM52_LINEAR_ROWS_MAX. The bits of a product do not depend on what else is asked. */
 void glm52_linear_multiply(const struct glm52_linear *linear, const struct glm52_linear_tile *tile,
                            const struct glm52_linear_input *input, const size_t *rows, size_t row_count, float *y);
-/* Encodes input->x rows row_begin .. row_end - 1 into input->q8; for_many: for tiles with uses above 1 too. */
+/* Encodes input->x rows row_begin .. row_end - 1 into input->q8, for linears that take the same input. */
 void glm52_linear_encode(const struct glm52_linear *linear, const struct glm52_linear_input *input,
-                         size_t row_begin, size_t row_end, bool for_many);
+                         size_t row_begin, size_t row_end);
+/* Whether both multiply what one encoding gives: formats have orders of their own. */
+bool glm52_linear_same_input(const struct glm52_linear *a, const struct glm52_linear *b);
 /* How many rows of activations stay in a core's second cache while tiles pass by; a multiple of
  * GLM52_LINEAR_ROWS_MAX. */
 size_t glm52_linear_block_rows(const struct glm52_linear *linear);

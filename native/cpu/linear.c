@@ -6,6 +6,7 @@
 #include "cpu.h"
 
 _Static_assert(GLM52_LINEAR_ROWS_MAX <= GLM52_PANEL_ROWS, "multiply takes no more");
+_Static_assert(GLM52_LINEAR_ROWS_MAX <= GLM52_FEW_ROWS, "dot_few takes no more");
 
 #define TILE_ROWS_Q8 8
 #define TILE_ROWS_F32 4
@@ -28,7 +29,8 @@ size_t glm52_linear_tile_rows(const struct glm52_linear *linear) {
 }
 
 size_t glm52_linear_block_rows(const struct glm52_linear *linear) {
-    const size_t bytes = linear->is_q8 ? glm52_q8_bytes(linear->in_count) / 2 : linear->in_count * sizeof(float);
+    /* Of an encoded row a panel meets a copy of the codes, and the scales and sums. */
+    const size_t bytes = linear->is_q8 ? glm52_q8_bytes(linear->in_count) / 3 : linear->in_count * sizeof(float);
     const size_t rows = BLOCK_BYTES / (bytes * GLM52_LINEAR_ROWS_MAX);
     return (rows > 0 ? rows : 1) * GLM52_LINEAR_ROWS_MAX;
 }
@@ -47,10 +49,15 @@ static void load_panels(const struct glm52_linear *linear, const uint8_t *weight
     }
 }
 
+/* Up to GLM52_FEW_ROWS rows unpacking once more costs less than a panel. */
+static bool takes_panels(const struct glm52_linear *linear, size_t uses) {
+    return linear->is_q8 && linear->quant->pack != NULL && uses > (linear->quant->dot_few ? GLM52_FEW_ROWS : 1);
+}
+
 struct glm52_linear_tile glm52_linear_load(const struct glm52_linear *linear, const uint8_t *weights,
                                            size_t count, size_t uses, uint8_t *space) {
     struct glm52_linear_tile tile = {.count = count};
-    if (linear->is_q8 && linear->quant->pack != NULL && uses > 1) {
+    if (takes_panels(linear, uses)) {
         load_panels(linear, weights, count, space);
         tile.panels = space;
         return tile;
@@ -102,6 +109,11 @@ void glm52_linear_multiply(const struct glm52_linear *linear, const struct glm52
         multiply_panels(linear, tile, q8, row_count, y);
         return;
     }
+    if (linear->quant->dot_few != NULL) {
+        linear->quant->dot_few(tile->rows[0], linear->row_bytes, tile->count, linear->in_count, q8, row_count, y,
+                               GLM52_LINEAR_TILE_MAX);
+        return;
+    }
     for (size_t r = 0; r < row_count; r++) {
         for (size_t i = 0; i < tile->count; i++) {
             y[r * GLM52_LINEAR_TILE_MAX + i] = linear->quant->dot_q8(tile->rows[i], &q8[r], linear->in_count);
@@ -110,11 +122,14 @@ void glm52_linear_multiply(const struct glm52_linear *linear, const struct glm52
 }
 
 void glm52_linear_encode(const struct glm52_linear *linear, const struct glm52_linear_input *input,
-                         size_t row_begin, size_t row_end, bool for_many) {
-    const bool is_dealt = for_many && linear->quant->pack != NULL;
+                         size_t row_begin, size_t row_end) {
     for (size_t row = row_begin; row < row_end; row++) {
         const struct glm52_q8 q8 = glm52_q8_at(input->q8 + row * input->q8_stride, linear->in_count);
         glm52_q8_encode(input->x + row * input->stride, linear->in_count, q8);
-        if (is_dealt) glm52_q8_deal(linear->in_count, q8);
+        if (linear->quant->arrange) linear->quant->arrange(linear->in_count, q8);
     }
+}
+
+bool glm52_linear_same_input(const struct glm52_linear *a, const struct glm52_linear *b) {
+    return !a->is_q8 || !b->is_q8 || a->quant->arrange == b->quant->arrange;
 }

@@ -36,7 +36,7 @@ static void encode_rows(void *context, size_t begin, size_t end, uint32_t thread
     for (size_t i = begin; i < end; i++) {
         const struct glm52_linear_input input = group_input(job, i % job->args->group_count);
         const size_t row = i / job->args->group_count;
-        glm52_linear_encode(&job->linear, &input, row, row + 1, job->args->row_count > 1);
+        glm52_linear_encode(&job->linear, &input, row, row + 1);
     }
 }
 

@@ -29,7 +29,8 @@ struct job {
     const float *x;
     const glm52_expert *experts;
     struct glm52_linear gate, up, down;
-    struct glm52_linear_input x_input;   /* row: a row of x */
+    struct glm52_linear_input x_input;   /* row: a row of x; for gate */
+    struct glm52_linear_input up_input;  /* the same for up, encoded apart if it has to be */
     struct glm52_linear_input h_input;   /* row: an entry */
     struct entry *entries;
     struct chosen *chosen;
@@ -49,6 +50,7 @@ static size_t lay_out(struct job *job, const glm52_moe_args *args, uint32_t thre
     job->up = glm52_linear_of(args->up_type, args->in_count, args->exact != 0);
     job->down = glm52_linear_of(args->down_type, args->ff_count, args->exact != 0);
     const size_t x_q8 = job->gate.is_q8 || job->up.is_q8 ? glm52_q8_bytes(args->in_count) : 0;
+    const bool is_apart = !glm52_linear_same_input(&job->gate, &job->up);
     const size_t h_q8 = job->down.is_q8 ? glm52_q8_bytes(args->ff_count) : 0;
     job->gate_space = glm52_linear_space(&job->gate);
     const size_t both = job->gate_space + glm52_linear_space(&job->up), down = glm52_linear_space(&job->down);
@@ -56,7 +58,7 @@ static size_t lay_out(struct job *job, const glm52_moe_args *args, uint32_t thre
 
     const size_t sizes[] = {
         entries * sizeof(struct entry), chosen_max * sizeof(struct chosen),
-        ((size_t)args->expert_count + 1) * sizeof(uint32_t), args->row_count * x_q8,
+        ((size_t)args->expert_count + 1) * sizeof(uint32_t), args->row_count * x_q8 * (is_apart ? 2 : 1),
         entries * args->ff_count * sizeof(float), entries * h_q8, threads * job->space_bytes};
     enum { PARTS = sizeof(sizes) / sizeof(sizes[0]) };
     size_t at[PARTS + 1] = {0};
@@ -68,6 +70,8 @@ static size_t lay_out(struct job *job, const glm52_moe_args *args, uint32_t thre
     job->starts = (uint32_t *)(void *)(base + at[2]);
     job->x_input = (struct glm52_linear_input){.x = job->x, .stride = args->x_stride, .q8 = base + at[3],
                                                .q8_stride = x_q8};
+    job->up_input = job->x_input;
+    if (is_apart) job->up_input.q8 += args->row_count * x_q8;
     job->h = (float *)(void *)(base + at[4]);
     job->h_input = (struct glm52_linear_input){.x = job->h, .stride = args->ff_count, .q8 = base + at[5],
                                                .q8_stride = h_q8};
@@ -101,14 +105,16 @@ static void group_by_expert(struct job *job, const int32_t *ids, const float *we
 static void encode_x(void *context, size_t begin, size_t end, uint32_t thread) {
     (void)thread;
     const struct job *job = context;
-    const struct glm52_linear *linear = job->gate.is_q8 ? &job->gate : &job->up;   /* encoded the same for both */
-    glm52_linear_encode(linear, &job->x_input, begin, end, job->args->row_count > 1);
+    if (job->gate.is_q8) glm52_linear_encode(&job->gate, &job->x_input, begin, end);
+    if (job->up.is_q8 && (!job->gate.is_q8 || job->up_input.q8 != job->x_input.q8)) {
+        glm52_linear_encode(&job->up, &job->up_input, begin, end);
+    }
 }
 
 static void encode_h(void *context, size_t begin, size_t end, uint32_t thread) {
     (void)thread;
     const struct job *job = context;
-    glm52_linear_encode(&job->down, &job->h_input, begin, end, job->args->row_count > 1);
+    glm52_linear_encode(&job->down, &job->h_input, begin, end);
 }
 
 /* Rows of activations that an expert's weights meet. A row that names an expert twice is still a single row, and
@@ -147,7 +153,7 @@ static void expand(void *context, size_t begin, size_t end, uint32_t thread) {
             size_t rows[GLM52_LINEAR_ROWS_MAX];
             const size_t row_count = rows_of_entries(job, e, chosen->end, rows);
             glm52_linear_multiply(&job->gate, &gate, &job->x_input, rows, row_count, g);
-            glm52_linear_multiply(&job->up, &up, &job->x_input, rows, row_count, u);
+            glm52_linear_multiply(&job->up, &up, &job->up_input, rows, row_count, u);
             for (size_t r = 0; r < row_count; r++) {
                 const size_t at = r * GLM52_LINEAR_TILE_MAX;
                 glm52_row_swiglu(job->h + (e + r) * ff_count + f, g + at, u + at, count);

@@ -157,16 +157,20 @@ ALWAYS_INLINE float dot_supers(unpack_super *unpack, size_t bytes, int factors, 
     return sum_lanes(lane);
 }
 
-/* A format of such super-blocks, its codes of magnitude code_max at most. Needs panel.h. */
-#define GLM52_DEFINE_SUPER(name, type, bytes, factors, code_max, unpack)                            \
+/* decode_<name> and dot_<name> of a format of such super-blocks. */
+#define GLM52_SUPER_FUNCTIONS(name, bytes, factors, unpack)                                         \
     static void decode_##name(const void *blocks, float *out, size_t count) {                       \
         decode_supers(unpack, bytes, factors, blocks, out, count);                                  \
     }                                                                                               \
     static float dot_##name(const void *blocks, const struct glm52_q8 *row, size_t count) {         \
         return dot_supers(unpack, bytes, factors, blocks, row, count);                              \
-    }                                                                                               \
+    }
+
+/* The whole format, its codes of magnitude code_max at most. Needs panel.h. */
+#define GLM52_DEFINE_SUPER(name, type, bytes, factors, code_max, unpack)                            \
+    GLM52_SUPER_FUNCTIONS(name, bytes, factors, unpack)                                             \
     PANEL_OF_SUPER(name, unpack)                                                                    \
-    PANEL_FUNCTIONS(name, group_##name, bytes, {factors, false, code_max, false})                          \
+    PANEL_FUNCTIONS(name, group_##name, bytes, {factors, false, code_max, false})                   \
     GLM52_DEFINE_FORMAT(name, type, SUPER, bytes, decode_##name, dot_##name, PANEL_OF(name))
 
 #endif

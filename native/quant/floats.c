@@ -30,6 +30,6 @@ static void decode_bf16(const void *blocks, float *out, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] = float_of_bits((uint32_t)load_u16(in + 2 * i) << 16);
 }
 
-GLM52_DEFINE_FORMAT(F32, 0, 1, 4, decode_f32, NULL, NULL, NULL);
-GLM52_DEFINE_FORMAT(F16, 1, 1, 2, decode_f16, NULL, NULL, NULL);
-GLM52_DEFINE_FORMAT(BF16, 30, 1, 2, decode_bf16, NULL, NULL, NULL);
+GLM52_DEFINE_FORMAT(F32, 0, 1, 4, decode_f32, NULL, NULL, NULL, NULL, NULL);
+GLM52_DEFINE_FORMAT(F16, 1, 1, 2, decode_f16, NULL, NULL, NULL, NULL, NULL);
+GLM52_DEFINE_FORMAT(BF16, 30, 1, 2, decode_bf16, NULL, NULL, NULL, NULL, NULL);

@@ -53,16 +53,10 @@ static inline float unpack_iq2_s(const uint8_t *block, int16_t *code, int8_t *fa
 }
 
 #ifdef __AVX512VBMI__
-static void decode_iq2_xxs(const void *blocks, float *out, size_t count) {
-    decode_supers(unpack_iq2_xxs, 66, 8, blocks, out, count);
-}
-
-static float dot_iq2_xxs(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    return dot_iq2_xxs_avx512(blocks, row, count);
-}
-
-PANEL_FUNCTIONS(iq2_xxs, narrow_iq2_xxs, 66, {8, false, 43, true})
-GLM52_DEFINE_FORMAT(IQ2_XXS, 16, SUPER, 66, decode_iq2_xxs, dot_iq2_xxs, PANEL_OF(iq2_xxs));
+GLM52_SUPER_FUNCTIONS(iq2_xxs, 66, 8, unpack_iq2_xxs)
+PAIR_FUNCTIONS(iq2_xxs, pair_iq2_xxs, 66, {8, false, 43, true})
+FEW_FUNCTION(iq2_xxs, step_iq2_xxs, 66)
+GLM52_DEFINE_FORMAT(IQ2_XXS, 16, SUPER, 66, decode_iq2_xxs, dot_iq2_xxs, PANEL_AND_FEW_OF(iq2_xxs, arrange_columns));
 #else
 GLM52_DEFINE_SUPER(IQ2_XXS, 16, 66, 8, 43, unpack_iq2_xxs);
 #endif

@@ -13,7 +13,7 @@
  * all below 2^24; and |f * code| <= 4,096, which is an int16. */
 #include "panel.h"
 #ifdef __AVX512VBMI__
-#include "super_avx512.h"
+#include "few_avx512.h"
 #endif
 
 /* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
@@ -108,7 +108,14 @@ static inline float unpack_q6_k(const uint8_t *block, int16_t *code, int8_t *fac
 }
 
 GLM52_DEFINE_SUPER(Q3_K, 11, 110, 16, 4, unpack_q3_k);
+#ifdef __AVX512VBMI__
+GLM52_SUPER_FUNCTIONS(q6_k, 210, 16, unpack_q6_k)
+PAIR_FUNCTIONS(q6_k, pair_q6_k, 210, {16, false, 32, true})
+FEW_FUNCTION(q6_k, step_q6_k, 210)
+GLM52_DEFINE_FORMAT(Q6_K, 14, SUPER, 210, decode_q6_k, dot_q6_k, PANEL_AND_FEW_OF(q6_k, arrange_words));
+#else
 GLM52_DEFINE_SUPER(Q6_K, 14, 210, 16, 32, unpack_q6_k);
+#endif
 
 /* ---- Q2_K, Q4_K and Q5_K ---- */
 
@@ -136,11 +143,6 @@ static void decode_q2_k(const void *blocks, float *out, size_t count) {
     }
 }
 
-#ifdef __AVX512VBMI__
-static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    return dot_q2_k_avx512(blocks, row, count);
-}
-#else
 static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
     const uint8_t *block = blocks;
     float lane[LANES] = {0};
@@ -158,7 +160,6 @@ static float dot_q2_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     }
     return sum_lanes(lane);
 }
-#endif
 
 /* Q4_K and Q5_K differ in their codes alone. */
 typedef void unpack_codes(const uint8_t *block, int16_t *code);
@@ -210,11 +211,7 @@ static void decode_q4_k(const void *blocks, float *out, size_t count) {
 }
 
 static float dot_q4_k(const void *blocks, const struct glm52_q8 *row, size_t count) {
-#ifdef __AVX512VBMI__
-    return dot_q4_k_avx512(blocks, row, count);
-#else
     return dot_by_32(unpack_q4_k, 144, blocks, row, count);
-#endif
 }
 
 static void decode_q5_k(const void *blocks, float *out, size_t count) {
@@ -225,30 +222,13 @@ static float dot_q5_k(const void *blocks, const struct glm52_q8 *row, size_t cou
     return dot_by_32(unpack_q5_k, 176, blocks, row, count);
 }
 
-/* ---- the same for many rows ---- */
+/* ---- the same for many rows and for few ---- */
 
 static inline void set_floats(float d, float m, struct unpacked *out) {
     for (int b = 0; b < 8; b++) {
         out->d[b] = d;
         out->m[b] = -m;
     }
-}
-
-static inline void group_q2_k(const uint8_t *block, int blocks, struct unpacked *out) {
-    (void)blocks;
-#ifdef __AVX512VBMI__
-    struct codes c;
-    __m128i f, g;
-    narrow_q2_k(block + 16, &c);
-    store_codes(&c, out);
-    factors_q2_k_avx512(block, &f, &g);
-    _mm_storeu_si128((__m128i *)(void *)out->f, f);
-    _mm_storeu_si128((__m128i *)(void *)out->g, g);
-#else
-    codes_2_bits(block + 16, out->code);
-    factors_q2_k(block, out->f, out->g);
-#endif
-    set_floats(load_f16(block + 80), load_f16(block + 82), out);
 }
 
 /* g of 32 values is that of both their halves. */
@@ -260,36 +240,40 @@ ALWAYS_INLINE void group_by_32(unpack_codes *unpack, const uint8_t *block, struc
     set_floats(load_f16(block), load_f16(block + 2), out);
 }
 
-static inline void group_q4_k(const uint8_t *block, int blocks, struct unpacked *out) {
-    (void)blocks;
-#ifdef __AVX512VBMI__
-    struct codes c;
-    __m128i f, g;
-    narrow_q4_k(block + 16, &c);
-    store_codes(&c, out);
-    factors_q4_k_avx512(block + 4, &f, &g);
-    _mm_storel_epi64((__m128i *)(void *)out->f, f);
-    _mm_storeu_si128((__m128i *)(void *)out->g, _mm_unpacklo_epi8(g, g));
-    set_floats(load_f16(block), load_f16(block + 2), out);
-#else
-    group_by_32(unpack_q4_k, block, out);
-#endif
-}
-
 static inline void group_q5_k(const uint8_t *block, int blocks, struct unpacked *out) {
     (void)blocks;
     group_by_32(unpack_q5_k, block, out);
 }
 
-#ifdef __AVX512VBMI__
-#define IS_NARROW true
-#else
-#define IS_NARROW false
-#endif
-PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3, IS_NARROW})
-PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15, IS_NARROW})
 PANEL_FUNCTIONS(q5_k, group_q5_k, 176, {8, true, 31, false})
+GLM52_DEFINE_FORMAT(Q5_K, 13, SUPER, 176, decode_q5_k, dot_q5_k, PANEL_OF(q5_k));
 
+#ifdef __AVX512VBMI__
+
+PAIR_FUNCTIONS(q2_k, pair_q2_k, 84, {16, true, 3, true})
+PAIR_FUNCTIONS(q4_k, pair_q4_k, 144, {8, true, 15, true})
+FEW_FUNCTION(q2_k, step_q2_k, 84)
+FEW_FUNCTION(q4_k, step_q4_k, 144)
+GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_AND_FEW_OF(q2_k, arrange_words));
+GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_AND_FEW_OF(q4_k, arrange_words));
+
+#else
+
+static inline void group_q2_k(const uint8_t *block, int blocks, struct unpacked *out) {
+    (void)blocks;
+    codes_2_bits(block + 16, out->code);
+    factors_q2_k(block, out->f, out->g);
+    set_floats(load_f16(block + 80), load_f16(block + 82), out);
+}
+
+static inline void group_q4_k(const uint8_t *block, int blocks, struct unpacked *out) {
+    (void)blocks;
+    group_by_32(unpack_q4_k, block, out);
+}
+
+PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3, false})
+PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15, false})
 GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_OF(q2_k));
 GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_OF(q4_k));
-GLM52_DEFINE_FORMAT(Q5_K, 13, SUPER, 176, decode_q5_k, dot_q5_k, PANEL_OF(q5_k));
+
+#endif

@@ -9,7 +9,7 @@
  * Integers of dot_q8: |n| <= 32 * 128 * 127 = 520,192 and |k| <= 32 * 127 = 4,064. */
 #include "panel.h"
 #if defined(__AVX512VBMI__)
-#include "super_avx512.h"
+#include "few_avx512.h"
 #elif defined(__AVX2__) && defined(__F16C__)
 #include "super_avx2.h"
 #endif
@@ -116,14 +116,14 @@ static void decode_q8_0(const void *blocks, float *out, size_t count) {
 }
 
 static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    return dot_q8_0_avx512(blocks, row, count);
+    return dot_32s(unpack_q8_0, 34, false, blocks, row, count);
 }
 
 static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
     struct codes c;
     if (blocks == 8) {
         narrow_q8_0(block, &c);
-        store_codes(&c, out);
+        for (int i = 0; i < 4; i++) _mm512_store_si512(out->narrow + 64 * i, c.z[i]);
         _mm256_storeu_ps(out->d, factors_q8_0(block));
         return;
     }
@@ -133,8 +133,9 @@ static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked 
     }
 }
 
+FEW_FUNCTION(q8_0, step_q8_0, 8 * 34)
 PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, true})
-GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_OF(q8_0));
+GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_AND_FEW_OF(q8_0, arrange_words));
 #elif defined(__AVX2__) && defined(__F16C__)
 static void decode_q8_0(const void *blocks, float *out, size_t count) {
     decode_32s(unpack_q8_0, 34, false, blocks, out, count);

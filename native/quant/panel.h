@@ -39,7 +39,7 @@ typedef void unpack_group(const uint8_t *block, int blocks, struct unpacked *out
 /* Without vectors of 32 bytes unpacking once for many rows does not pay: rows are multiplied one by one. */
 #define PANEL_FUNCTIONS(name, unpack, stride, ...)
 #define PANEL_OF_SUPER(name, unpack)
-#define PANEL_OF(name) NULL, NULL
+#define PANEL_OF(name) NULL, NULL, NULL, NULL
 #else
 
 #include "panel_x86.h"
@@ -49,6 +49,14 @@ typedef void unpack_group(const uint8_t *block, int blocks, struct unpacked *out
     static void pack_##name(const void *blocks, size_t row_bytes, size_t rows, size_t count, void *panel) {          \
         pack_rows(unpack, stride, (struct panel_kind)__VA_ARGS__, blocks, row_bytes, rows, count, panel);            \
     }                                                                                                                \
+    MULTIPLY_FUNCTION(name, __VA_ARGS__)
+/* The same from a function that unpacks a pair of rows. */
+#define PAIR_FUNCTIONS(name, unpack, stride, ...)                                                                    \
+    static void pack_##name(const void *blocks, size_t row_bytes, size_t rows, size_t count, void *panel) {          \
+        pack_pairs(unpack, stride, blocks, row_bytes, rows, count, panel);                                           \
+    }                                                                                                                \
+    MULTIPLY_FUNCTION(name, __VA_ARGS__)
+#define MULTIPLY_FUNCTION(name, ...)                                                                                 \
     static void multiply_##name(const void *panel, const struct glm52_q8 *rows, size_t row_count, size_t count,      \
                                 float *y) {                                                                          \
         multiply_rows((struct panel_kind)__VA_ARGS__, panel, rows, row_count, (count + SUPER - 1) / SUPER, y);       \
@@ -60,7 +68,9 @@ typedef void unpack_group(const uint8_t *block, int blocks, struct unpacked *out
         const float d = unpack(block, out->code, out->f);                                                            \
         for (int b = 0; b < 8; b++) out->d[b] = d;                                                                   \
     }
-#define PANEL_OF(name) pack_##name, multiply_##name
+/* What a format's row says of them: without dot_few, and with it. */
+#define PANEL_OF(name) pack_##name, multiply_##name, NULL, arrange_words
+#define PANEL_AND_FEW_OF(name, arrange) pack_##name, multiply_##name, few_##name, arrange
 #endif
 
 #endif

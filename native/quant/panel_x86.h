@@ -60,6 +60,30 @@ static inline void transpose_wide(const int8_t *in, __m256i *out) {
 #define transpose_wide transpose
 #endif
 
+/* ---- orders of activations ---- */
+
+/* 256 values in their order to 8 steps of 4 values for each of 8 blocks. */
+typedef void order_of_group(const int8_t *q, __m256i *steps);
+
+ALWAYS_INLINE void arrange_groups(order_of_group *order, size_t count, struct glm52_q8 x) {
+    for (size_t at = 0; at < count; at += SUPER) {
+        _Alignas(64) int8_t part[SUPER] = {0};
+        __m256i steps[8];
+        memcpy(part, x.q + at, count - at < SUPER ? count - at : SUPER);
+        order(part, steps);
+        for (size_t t = 0; t < 8; t++) {
+            _mm256_store_si256((__m256i *)(void *)(x.arranged + at + 32 * t), steps[t]);
+            _mm256_store_si256((__m256i *)(void *)(x.dealt + at + 32 * t),
+                               _mm256_xor_si256(steps[t], _mm256_set1_epi8(-128)));
+        }
+    }
+}
+
+/* Value 4 t + i of block b to place 32 t + 4 b + i: step t takes 4 neighbours of every block. */
+static inline void arrange_words(size_t count, struct glm52_q8 x) {
+    arrange_groups(transpose_wide, count, x);
+}
+
 /* The multiply-add without VNNI goes by way of 16-bit sums of pairs: how many of them fit, at most 255 * 2 *
  * code_max each. 0: not even one; such codes are multiplied by magnitude and sign instead, and start at 0. */
 ALWAYS_INLINE int pairs_that_fit(int code_max) {
@@ -130,6 +154,20 @@ ALWAYS_INLINE void pack_rows(unpack_group *unpack, size_t stride, const struct p
             if (row < rows) unpack(block, in_group, &u);
             place(kind, &u, pair, (int)(row % 2));
         }
+    }
+}
+
+/* A pair of rows at once, for formats of super-blocks: fills a pair's 256 columns from the super-blocks w[0], w[1]. */
+typedef void unpack_pair(const uint8_t *const *w, struct panel_pair *pair);
+
+ALWAYS_INLINE void pack_pairs(unpack_pair *unpack, size_t stride, const uint8_t *blocks, size_t row_bytes, size_t rows,
+                              size_t count, void *panel) {
+    for (size_t row = 0; row < GLM52_PANEL_ROWS; row += 2) {
+        struct panel_pair *pair = (struct panel_pair *)panel + row / 2;
+        const size_t last = rows - 1;      /* taken again for rows that there are not */
+        const uint8_t *w[2] = {blocks + (row < last ? row : last) * row_bytes,
+                               blocks + (row + 1 < last ? row + 1 : last) * row_bytes};
+        for (size_t at = 0; at < count; at += SUPER, pair += 2, w[0] += stride, w[1] += stride) unpack(w, pair);
     }
 }
 

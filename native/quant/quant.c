@@ -67,10 +67,6 @@ void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row) {
     set_in_use()->q8_encode(x, count, row);
 }
 
-void glm52_q8_deal(size_t count, struct glm52_q8 row) {
-    set_in_use()->q8_deal(count, row);
-}
-
 /* ---- the table ---- */
 
 const struct glm52_quant *glm52_quant_find(uint32_t type) {
@@ -110,7 +106,7 @@ const char *glm52_quant_names(void) {
     return names + 2;
 }
 
-/* ---- rows of 8-bit activations: q, scale, sum, dealt, each from a cache line's start ---- */
+/* ---- rows of 8-bit activations: q, scale, sum, arranged, dealt, each from a cache line's start ---- */
 
 static size_t whole_lines(size_t bytes) {
     return (bytes + 63) / 64 * 64;
@@ -118,15 +114,16 @@ static size_t whole_lines(size_t bytes) {
 
 size_t glm52_q8_bytes(size_t count) {
     return whole_lines(count) + whole_lines(count / 32 * sizeof(float)) + whole_lines(count / 16 * sizeof(int16_t))
-           + (count + SUPER - 1) / SUPER * SUPER;
+           + 2 * ((count + SUPER - 1) / SUPER * SUPER);
 }
 
 struct glm52_q8 glm52_q8_at(void *memory, size_t count) {
     uint8_t *q = memory;
     uint8_t *scale = q + whole_lines(count);
     uint8_t *sum = scale + whole_lines(count / 32 * sizeof(float));
-    uint8_t *dealt = sum + whole_lines(count / 16 * sizeof(int16_t));
-    return (struct glm52_q8){(int8_t *)q, (float *)(void *)scale, (int16_t *)(void *)sum, dealt};
+    uint8_t *arranged = sum + whole_lines(count / 16 * sizeof(int16_t));
+    uint8_t *dealt = arranged + (count + SUPER - 1) / SUPER * SUPER;
+    return (struct glm52_q8){(int8_t *)q, (float *)(void *)scale, (int16_t *)(void *)sum, (int8_t *)arranged, dealt};
 }
 
 /* ---- single numbers ---- */

@@ -21,7 +21,9 @@ struct glm52_q8 {
     int8_t *q;       /* [count], -127..127 */
     float *scale;    /* [count / 32] = largest magnitude of the 32 / 127 */
     int16_t *sum;    /* [count / 16], sum of 16 q: formats with an offset need it */
-    uint8_t *dealt;  /* q + 128 in the order of a panel, of whole groups of 256; glm52_q8_deal writes it */
+    /* Of whole groups of 256, in an order of a format's own; its arrange writes them. */
+    int8_t *arranged;  /* q */
+    uint8_t *dealt;    /* q + 128 */
 };
 
 #define GLM52_Q8_BLOCK 32
@@ -34,8 +36,6 @@ struct glm52_q8 glm52_q8_at(void *memory, size_t count);
  * included. A block that holds an infinity or a NaN has scale NaN and q 0, so that whatever is multiplied with it
  * comes out as NaN. scale and sum are 0 behind the end, to a multiple of 256 values. */
 void glm52_q8_encode(const float *x, size_t count, struct glm52_q8 row);
-/* Writes row.dealt from row.q, for multiply. */
-void glm52_q8_deal(size_t count, struct glm52_q8 row);
 
 /* Rows of weights that are unpacked together, for many rows of activations. */
 #define GLM52_PANEL_ROWS 4
@@ -43,6 +43,9 @@ void glm52_q8_deal(size_t count, struct glm52_q8 row);
 static inline size_t glm52_panel_bytes(size_t count) {
     return (count + 255) / 256 * GLM52_PANEL_GROUP_BYTES;
 }
+
+/* Rows of activations that dot_few takes. */
+#define GLM52_FEW_ROWS 4
 
 struct glm52_quant {
     const char *name;
@@ -57,10 +60,18 @@ struct glm52_quant {
     /* Many rows at once, the same bits. pack unpacks rows (1 .. GLM52_PANEL_ROWS) rows of weights, row_bytes apart,
      * into a panel (64-byte aligned, glm52_panel_bytes(count) long); then multiply gives
      *     y[r * GLM52_PANEL_ROWS + i] = dot_q8(weights i, &rows[r], count)    r < row_count, 1 .. GLM52_PANEL_ROWS
-     * and something else for i that was not packed. rows must be dealt. Both NULL where dot_q8 is NULL, and in sets
-     * that gain nothing from it. */
+     * and something else for i that was not packed. Both NULL where dot_q8 is NULL, and in sets that gain nothing from
+     * it. */
     void (*pack)(const void *blocks, size_t row_bytes, size_t rows, size_t count, void *panel);
     void (*multiply)(const void *panel, const struct glm52_q8 *rows, size_t row_count, size_t count, float *y);
+    /* Few rows of activations, x_count (1 .. GLM52_FEW_ROWS), against rows of weights as they lie, row_bytes apart, the
+     * same bits:
+     *     y[r * y_stride + i] = dot_q8(weights i, &x[r], count)   r < x_count, i < rows
+     * NULL in sets where dot_q8 is as fast. */
+    void (*dot_few)(const void *blocks, size_t row_bytes, size_t rows, size_t count, const struct glm52_q8 *x,
+                    size_t x_count, float *y, size_t y_stride);
+    /* Writes x.arranged and x.dealt from x.q, which multiply and dot_few of this format read. NULL if neither does. */
+    void (*arrange)(size_t count, struct glm52_q8 x);
 };
 
 /* The format of a ggml type number, NULL if it is not read. */
@@ -95,7 +106,6 @@ struct glm52_quant_set {
     void (*add_rows)(float *out, size_t out_stride, const float *p, size_t p_stride, size_t out_count,
                      const float *const *rows, size_t count, size_t size);
     void (*q8_encode)(const float *x, size_t count, struct glm52_q8 row);
-    void (*q8_deal)(size_t count, struct glm52_q8 row);
     const struct glm52_encoder *const *encoders; /* in order of type, NULL behind the last (encode.h) */
 };
 

@@ -148,18 +148,6 @@ static void q8_encode(const float *x, size_t count, struct glm52_q8 row) {
     for (size_t b = count / 32; b % (SUPER / 32) != 0; b++) row.scale[b] = 0, row.sum[2 * b] = row.sum[2 * b + 1] = 0;
 }
 
-/* Value 4 t + i of block b of a group of 256 goes to place 32 t + 4 b + i (panel.h). */
-static void q8_deal(size_t count, struct glm52_q8 row) {
-    for (size_t at = 0; at < count; at += SUPER) {
-        int8_t group[SUPER] = {0};
-        memcpy(group, row.q + at, count - at < SUPER ? count - at : SUPER);
-        for (int t = 0; t < 8; t++) {
-            for (int b = 0; b < 8; b++) memcpy(row.dealt + at + 32 * t + 4 * b, group + 32 * b + 4 * t, 4);
-        }
-        for (int i = 0; i < SUPER; i++) row.dealt[at + i] ^= 0x80;
-    }
-}
-
 #define GLM52_FORMAT(name) extern const struct glm52_quant GLM52_IN_SET(glm52_quant_##name);
 #include "formats.def"
 #undef GLM52_FORMAT
@@ -176,6 +164,5 @@ extern const struct glm52_encoder *const GLM52_IN_SET(glm52_encoders)[];
 #define QUOTE_(text) #text
 #define QUOTE(text) QUOTE_(text)
 const struct glm52_quant_set GLM52_IN_SET(glm52_quant_set) = {
-    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, add_rows, q8_encode, q8_deal,
-    GLM52_IN_SET(glm52_encoders)
+    QUOTE(GLM52_SET), formats, dot_f32, dot_f32_tile, add_rows, q8_encode, GLM52_IN_SET(glm52_encoders)
 };

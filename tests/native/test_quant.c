@@ -77,7 +77,7 @@ static void draw_blocks(const struct glm52_quant *format, const struct layout *l
 
 /* Memory of a row and the row in it. */
 struct activations {
-    _Alignas(64) uint8_t memory[VALUES_MAX * 3];
+    _Alignas(64) uint8_t memory[VALUES_MAX * 4];
     struct glm52_q8 row;
 };
 
@@ -107,6 +107,7 @@ void test_every_format_is_found_by_its_number(void) {
         CHECK(strstr(glm52_quant_names(), format->name) != NULL);
         CHECK((format->dot_q8 == NULL) == (format->block_size == 1));
         CHECK((format->pack == NULL) == (format->multiply == NULL) && (format->dot_q8 || !format->pack));
+        CHECK((format->dot_q8 || !format->dot_few) && (format->dot_few || format->pack || !format->arrange));
         CHECK(format->decode != NULL);
         last = format->type;
     }
@@ -236,13 +237,15 @@ void test_dot_f32_keeps_its_order_and_its_error_bound(void) {
 
 void test_q8_rows_lie_apart_and_aligned(void) {
     for (size_t count = 32; count <= 6144; count += 32) {
-        _Alignas(64) static uint8_t memory[16384];
+        _Alignas(64) static uint8_t memory[24576];
         const struct glm52_q8 row = glm52_q8_at(memory, count);
         const uint8_t *scale = (uint8_t *)row.scale, *sum = (uint8_t *)row.sum;
         CHECK((uint8_t *)row.q == memory);
         CHECK((scale - memory) % 64 == 0 && scale >= memory + count);
         CHECK((sum - memory) % 64 == 0 && sum >= scale + count / 32 * sizeof(float));
-        CHECK((row.dealt - memory) % 64 == 0 && row.dealt >= sum + count / 16 * sizeof(int16_t));
+        const uint8_t *arranged = (uint8_t *)row.arranged;
+        CHECK((arranged - memory) % 64 == 0 && arranged >= sum + count / 16 * sizeof(int16_t));
+        CHECK((row.dealt - memory) % 64 == 0 && row.dealt >= arranged + (count + 255) / 256 * 256);
         CHECK(memory + glm52_q8_bytes(count) >= row.dealt + (count + 255) / 256 * 256);
         CHECK(glm52_q8_bytes(count) % 64 == 0 && glm52_q8_bytes(count) <= sizeof(memory));
     }
@@ -540,15 +543,15 @@ static void compare_formats(const struct glm52_quant_set *set, size_t blocks) {
 }
 
 /* Rows of activations as glm52_q8_encode makes them, some with scales that are no numbers. */
-static void draw_dealt_rows(const struct glm52_quant_set *set, size_t count, struct activations *rows,
-                            struct glm52_q8 *q8) {
+static void draw_rows(const struct glm52_quant_set *set, const struct glm52_quant *format, size_t count,
+                      struct activations *rows, struct glm52_q8 *q8) {
     static float x[VALUES_MAX];
     for (size_t r = 0; r < GLM52_PANEL_ROWS; r++) {
         for (size_t i = 0; i < count; i++) x[i] = r == 3 ? (draw() % 2 ? 1 : -1) : draw_float();
         memset(rows[r].memory, 0xAA, sizeof(rows[r].memory));
         q8[r] = rows[r].row = glm52_q8_at(rows[r].memory, count);
         set->q8_encode(x, count, q8[r]);
-        set->q8_deal(count, q8[r]);
+        if (format->arrange) format->arrange(count, q8[r]);
         q8[r].scale[draw() % (count / 32)] = r == 2 ? float_of(draw()) : 0.5f;
     }
 }
@@ -567,7 +570,7 @@ static void compare_panels(const struct glm52_quant_set *set, size_t blocks, boo
         const size_t weight_rows = 1 + draw() % GLM52_PANEL_ROWS, row_count = 1 + draw() % GLM52_PANEL_ROWS;
         const uint8_t fill = (uint8_t)(draw() % 2 ? 0x80 : 0xFF);
         for (size_t i = 0; i < weight_rows * row_bytes; i++) weights[i] = extreme ? fill : (uint8_t)(draw() >> 24);
-        draw_dealt_rows(set, count, rows, q8);
+        draw_rows(set, b, count, rows, q8);
         memset(panel, 0xFF, sizeof(panel));
         float y[GLM52_PANEL_ROWS * GLM52_PANEL_ROWS];
         b->pack(weights, row_bytes, weight_rows, count, panel);
@@ -579,6 +582,37 @@ static void compare_panels(const struct glm52_quant_set *set, size_t blocks, boo
             if (!agree) say(set, b, count);
             CHECK(agree);
         }
+    }
+}
+
+/* 1 .. 9 rows of weights as they lie, with bytes between them, 1 .. 4 rows of activations, every length. Nothing is
+ * written but what was asked for. The weights end where their memory does: AddressSanitizer sees what reads on. */
+static void compare_few(const struct glm52_quant_set *set, size_t blocks, bool extreme) {
+    enum { WEIGHTS = 9, STRIDE = 11 };
+    static struct activations rows[GLM52_FEW_ROWS];
+    struct glm52_q8 q8[GLM52_FEW_ROWS];
+    const struct glm52_quant_set *portable = glm52_quant_set_at(0);
+    for (size_t f = 0; portable->formats[f]; f++) {
+        const struct glm52_quant *a = portable->formats[f], *b = set->formats[f];
+        if (b->dot_few == NULL) continue;
+        const size_t count = blocks * a->block_size, row_bytes = blocks * a->block_bytes + draw() % 3;
+        const size_t weight_rows = 1 + draw() % WEIGHTS, row_count = 1 + draw() % GLM52_FEW_ROWS;
+        const size_t bytes = (weight_rows - 1) * row_bytes + blocks * a->block_bytes;
+        const uint8_t fill = (uint8_t)(draw() % 2 ? 0x80 : 0xFF);
+        uint8_t *weights = malloc(bytes);
+        for (size_t i = 0; i < bytes; i++) weights[i] = extreme ? fill : (uint8_t)(draw() >> 24);
+        draw_rows(set, b, count, rows, q8);
+        float y[GLM52_FEW_ROWS * STRIDE];
+        for (size_t k = 0; k < GLM52_FEW_ROWS * STRIDE; k++) y[k] = 7;
+        b->dot_few(weights, row_bytes, weight_rows, count, q8, row_count, y, STRIDE);
+        for (size_t k = 0; k < GLM52_FEW_ROWS * STRIDE; k++) {
+            const size_t i = k % STRIDE, r = k / STRIDE;
+            const bool is_asked = i < weight_rows && r < row_count;
+            const bool agree = same(y[k], is_asked ? a->dot_q8(weights + i * row_bytes, &q8[r], count) : 7);
+            if (!agree) say(set, b, count);
+            CHECK(agree);
+        }
+        free(weights);
     }
 }
 
@@ -633,6 +667,7 @@ void test_many_rows_at_once_give_the_bits_of_single_ones(void) {
         state = 8;
         for (size_t round = 0; round < 72 && !check_failed; round++) {
             compare_panels(glm52_quant_set_at(s), 1 + round % BLOCKS_MAX, round % 8 == 7);
+            compare_few(glm52_quant_set_at(s), 1 + round % BLOCKS_MAX, round % 8 == 7);
             compare_tiles(glm52_quant_set_at(s));
             compare_sums(glm52_quant_set_at(s));
         }

@@ -51,13 +51,14 @@ def pairs(values: Sequence[int]) -> np.ndarray:
     return np.array(values, dtype=np.int8)[np.stack([byte & 15, byte >> 4], axis=1)]
 
 
-def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Entries of 8 out of at most four magnitudes as 8 numbers of 2 bits: [n, 8] to [n, 2] bytes, lowest bits first.
-    With them the magnitudes, by number, repeated to 16."""
+def ranks_by_three(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Entries of 8 out of at most four magnitudes as numbers of 2 bits, three to a byte: [n, 8] to 3 times [n], values
+    0 to 2, 3 to 5, 6 and 7. With them 3 times [64]: such a byte to the magnitude of its first, second, third number."""
     magnitudes, index = np.unique(values, return_inverse=True)
-    bits = index.reshape(values.shape).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)
-    words = bits.sum(axis=1, dtype=np.uint16).astype("<u2")
-    return words.view(np.int8).reshape(-1, 2), np.resize(np.resize(magnitudes, 4), (1, 16))
+    numbers = np.pad(index.reshape(values.shape), ((0, 0), (0, 1))).reshape(-1, 3, 3)
+    parts = (numbers << np.array([0, 2, 4])).sum(axis=2).T.astype(np.int8)
+    byte = np.arange(64)
+    return parts.reshape(-1), np.concatenate([np.resize(magnitudes, 4)[byte >> 2 * i & 3] for i in range(3)])
 
 
 def tables() -> Iterator[tuple[str, str, np.ndarray]]:
@@ -70,9 +71,9 @@ def tables() -> Iterator[tuple[str, str, np.ndarray]]:
             raise ValueError(f"{name}: a value is no int8")
         yield name, comment, values
         if name == "glm52_grid_iq2_xxs":
-            words, magnitudes = ranks(values)
-            yield "glm52_ranks_iq2_xxs", "code to 8 numbers of magnitudes, 2 bits each", words
-            yield "glm52_magnitudes_iq2", "number to magnitude", magnitudes
+            parts, books = ranks_by_three(values)
+            yield "glm52_ranks_by_three_iq2_xxs", "[3][256]: code to 3 numbers of magnitudes", parts.reshape(-1, 1)
+            yield "glm52_magnitudes_by_three_iq2", "[3][64]: 3 numbers to a magnitude", books.reshape(-1, 1)
     seven = np.frombuffer(quants.IQ2_XXS.ksigns, dtype=np.uint8)
     yield "glm52_signs_7", "7 bits to 8 sign masks, 0 or -1", sign_masks(seven)
     yield "glm52_signs_8", "8 bits to 8 sign masks, 0 or -1", sign_masks(np.arange(256, dtype=np.uint8))
