@@ -12,10 +12,10 @@ BENCH = Path(__file__).resolve().parent.parent / "tools/bench"
 sys.path.insert(0, str(BENCH))
 
 import cpu  # noqa: E402
-import peer  # noqa: E402
-import roofline  # noqa: E402
 
 import glm52_rt as rt  # noqa: E402
+from glm52_rt import bench_peer as peer  # noqa: E402
+from glm52_rt import roofline  # noqa: E402
 
 
 def test_a_ratio_is_taken_pair_by_pair() -> None:

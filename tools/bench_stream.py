@@ -9,10 +9,7 @@ Prints one JSON document. Meant to be run inside a control group that caps memor
 
 import argparse
 import json
-import mmap
-import os
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import glm52_rt as rt
 from glm52_rt.cli_options import byte_count
+from glm52_rt.machine import disk_rate
 
 
 def peak_memory() -> dict[str, int]:
@@ -39,34 +37,6 @@ def peak_memory() -> dict[str, int]:
     return found
 
 
-def disk_rate(model: rt.Model, workers: int, direct: bool, seconds: float, seed: int) -> float:
-    """Bytes per second that threads get which read random slices of routed experts, each whole, as streaming does."""
-    experts = model.shape.experts
-    slices = [(t.offset + e * (t.bytes // experts), t.bytes // experts)
-              for t in model.tensors if t.name.endswith("_exps.weight") for e in range(experts)]  # fmt: skip
-    file = os.open(model.path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    done, end = [0] * workers, time.monotonic() + seconds
-
-    def work(number: int) -> None:
-        random = np.random.default_rng((seed, number))
-        room = mmap.mmap(-1, max(size for _, size in slices) + 3 * 4096)
-        while time.monotonic() < end:
-            offset, size = slices[int(random.integers(len(slices)))]
-            first = offset // 4096 * 4096
-            last = -(-(offset + size) // 4096) * 4096
-            os.preadv(file, [memoryview(room)[: last - first]], first)
-            done[number] += size
-
-    started = time.monotonic()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.close(file)
-    return sum(done) / (time.monotonic() - started)
-
-
 def tokens_of(vocab: int, count: int, skew: float, seed: int) -> list[int]:
     """Token ids: evenly random, or with skew s the k-th likeliest of 1000 with weight 1 / k^s."""
     random = np.random.default_rng(seed)
@@ -79,7 +49,7 @@ def tokens_of(vocab: int, count: int, skew: float, seed: int) -> list[int]:
 
 def measure(args: argparse.Namespace) -> dict:
     with rt.Model.open(args.model) as model:
-        before = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 1)
+        before = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 1)[0]
         streaming = rt.Streaming(
             cache_bytes=args.cache, policy=args.policy, workers=args.workers, direct_io=args.direct_io,
             advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, pilot_k=args.pilot_k, memory_bytes=args.memory,
@@ -119,7 +89,7 @@ def measure(args: argparse.Namespace) -> dict:
                     "service_p99_ms": b.stream.service.p99_ns / 1e6,
                     "stats": {k: v for k, v in vars(b.stream).items() if isinstance(v, int)},
                 }
-        after = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 2)
+        after = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 2)[0]
     found |= {"disk_bytes_per_second": [before, after], "peak": peak_memory()}
     if "bytes_per_token" in found:
         rate = (before + after) / 2

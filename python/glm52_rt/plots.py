@@ -195,7 +195,7 @@ def draw_timeline(canvas: Canvas, tokens: Sequence[dict[str, float]], title: str
     rate.step(np.concatenate((starts, ends[-1:])), np.concatenate((speeds, speeds[-1:])) / unit, where="post",
               color=COLOURS[0], linewidth=1.5)  # fmt: skip
     rate.set(ylabel=f"read, {name}/s")
-    rate.set_ylim(bottom=0)
+    rate.set_ylim(0, max(1e-9, 1.25 * speeds.max() / unit))  # room for the legend
     mean = sum(token["read_bytes"] for token in tokens) / ends[-1]
     rate.axhline(mean / unit, color=COLOURS[1], linestyle="--", label=f"mean {mean / unit:.2f} {name}/s")
     rate.legend(loc="upper right")
@@ -206,6 +206,7 @@ def draw_timeline(canvas: Canvas, tokens: Sequence[dict[str, float]], title: str
              hatch="//")  # fmt: skip
     time.set(xlabel="time since the first token, s", ylabel="time of a token, ms", xlim=(0, float(ends[-1])))
     time.legend(loc="upper right", ncols=2)
+    time.set_ylim(0, 1.25 * float(width.max()) * 1e3)
     if title:
         canvas.figure.suptitle(title)
 

@@ -18,15 +18,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[up] / room) for up, room in ((0, ""), (2, "python"))]
 
-import peer
-import roofline
+from glm52_rt import bench_peer as peer
+from glm52_rt import roofline
+from glm52_rt.bench import TOKENS_MIN, spread
 
-TOKENS_MIN = 16  # of a measure: fewer say nothing
 MEASURES = ("prefill", "decode")
 OURS = Path(__file__).resolve().parent / "ours.py"
 
@@ -35,11 +34,6 @@ def run_ours(model: str, threads: int, prompt: int, tokens: int) -> dict[str, fl
     """Tokens per second of prefill and decode, and bytes of peak memory, of a fresh process."""
     command = [sys.executable, str(OURS), model, str(threads), str(prompt), str(tokens)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median, smallest and largest."""
-    return {"median": median(values), "min": min(values), "max": max(values)}
 
 
 def compare(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import glm52_rt as rt
+from .model import Model
 
 # Parts of a forward pass, by the tensors they read; the first pattern that is found decides.
 PARTS = (
@@ -64,7 +64,7 @@ def read_rate(threads: int, megabytes: int = 512, rounds: int = 4) -> float:
 
 def table(path: str, rate: float, decode: float) -> dict[str, Any]:
     """Bytes per token and part, the bound in tokens per second at rate, and the share of it that decode is."""
-    with rt.Model.open(path) as model:
+    with Model.open(path) as model:
         shape = model.shape
         parts = bytes_per_token(model.tensors, shape.experts, shape.experts_used, shape.layers)
     total = sum(parts.values())
