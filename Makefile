@@ -164,8 +164,10 @@ ifneq ($(findstring clang,$(shell $(CXX) --version 2>/dev/null)),)
 KERNEL_CXXFLAGS += -Xclang -ffloat16-excess-precision=none
 endif
 
-sim: $(patsubst $(BUILD)/%,$(dir $(EXT))%,$(SIMS))
+SIM_COPIES := $(patsubst $(BUILD)/%,$(dir $(EXT))%,$(SIMS))
+sim: $(SIM_COPIES)
 
+.PRECIOUS: $(BUILD)/sim/%.cpp
 $(BUILD)/sim/%.cpp: native/gpu/kernels/%.metal tools/gpu/emit_host.py tools/gpu/msl.py $(KERNEL_HEADERS) $(KERNEL_INCLUDES)
 	@mkdir -p $(@D)
 	$(PYTHON) tools/gpu/emit_host.py $@ $< $(GENERATED)
@@ -248,7 +250,7 @@ $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 
 # Compiles on every processor; tests run one after another.
 built: $(VENV)/ready
-	$(MAKE) -j$(JOBS) all ext
+	$(MAKE) -j$(JOBS) all ext sim
 
 test: built test-c test-asan test-tsan fuzz-replay test-vectors test-python tidy
 	@echo "every test passed"
@@ -274,7 +276,7 @@ test-tsan: $(VENV)/ready
 test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
 	$(CHECKER) $(BUILD)/models/tiny.gguf $(wildcard tests/vectors/tiny*.txt)
 
-test-python: $(VENV)/ready-for-tests $(EXT) $(CHECKER)
+test-python: $(VENV)/ready-for-tests $(EXT) $(CHECKER) sim
 	$(PYTHON) -m pytest -q
 
 # ---- fuzzing: the GGUF reader, the hyperparameters and the binding of weights against any bytes ----
@@ -313,6 +315,6 @@ tidy: $(VENV)/ready
 	$(PYTHON) tools/tidy.py
 
 clean:
-	rm -rf $(BUILD) $(EXT)
+	rm -rf $(BUILD) $(EXT) $(SIM_COPIES)
 
 -include $(OBJS:.o=.d) $(TESTS:%.c=$(BUILD)/%.d) $(FUZZ_OBJS:.o=.d) $(CHECK_OBJS:.o=.d)
