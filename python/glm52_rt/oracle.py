@@ -288,7 +288,8 @@ def verify(
     if context is None:
         fed = sum(len(line["fed"] or ()) for line in wanted[1:-1])
         head = {**head, "engine": {**head["engine"], "context": len(head["prompt"]["ids"]) + fed}}
-    got = _run(model, head, wanted, backend, threads, streaming, max(2, len(wanted[1]["top"])), False)
+    full = any("selected_positions" in layer for layer in wanted[1]["layers"])
+    got = _run(model, head, wanted, backend, threads, streaming, max(2, len(wanted[1]["top"])), full)
     return diff(wanted, got, token_bytes)
 
 
