@@ -127,7 +127,8 @@ metal-link: $(METAL_H)
 	@file -b $(METAL)/macos/glm52-check | grep 'Mach-O 64-bit arm64 executable'
 
 metal-msl: $(KERNEL_INCLUDES)
-	@tools/check_msl.sh $(PYTHON) $(GENERATED) $(KERNELS)
+	@$(PYTHON) tools/gpu/check_msl.py --compiler $(METAL_CC) $(GENERATED) $(KERNELS)
+	@$(PYTHON) tests/metal/msl_rejects.py $(GENERATED)
 
 # ---- mutants ----
 
@@ -141,3 +142,23 @@ metal-mutants: $(METAL)/asan/driver_tests
 
 metal-mutants-full: $(METAL)/asan/driver_tests
 	@$(METAL_MUTANTS) $(METAL_MUTANT_FLAGS)
+
+# ---- the backend: a package of its own, since a backend that lies beside the extension is one to choose ----
+
+METAL_PACKAGE := $(METAL)/python/glm52_rt
+METAL_EXT     := $(METAL_PACKAGE)/_native.abi3.so
+METAL_FAKES   := $(filter fake_%,$(METAL_TEST_OBJS)) sim_executor.o
+
+$(METAL)/plain/sim_executor.o: tests/metal/fake/sim_executor.c $(METAL_HEADERS)
+	@mkdir -p $(@D)
+	$(METAL_CC) -std=c11 $(METAL_STRICT) $(METAL_NATIVE) -Itests/metal/fake -c -o $@ $<
+
+$(METAL_PACKAGE)/libglm52_metal.so: $(METAL_M:native/metal/%.m=$(METAL)/plain/%.o) $(METAL_FAKES:%=$(METAL)/plain/%)
+	@mkdir -p $(@D)
+	@echo "ld $@"
+	$(METAL_CC) -shared -Wl,-Bsymbolic -o $@ $^ $(METAL_LIBS)
+
+metal-logits: $(METAL_PACKAGE)/libglm52_metal.so $(BUILD)/models/tiny.gguf
+	@cp python/glm52_rt/*.py python/glm52_rt/*.jinja $(METAL_PACKAGE)
+	$(MAKE) EXT=$(METAL_EXT) PYTHON=$(PYTHON) ext $(METAL_PACKAGE)/libglm52_sim.so
+	@PYTHONPATH=$(METAL)/python $(PYTHON) tests/metal/logits.py $(BUILD)/models/tiny.gguf

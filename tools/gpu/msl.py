@@ -146,6 +146,7 @@ class Parser:
         self.depth = 0
         self.in_template = False
         self.in_function = False  # behind static, kernel: a body may follow
+        self.in_kernel = False
 
     def fail(self, at: int, message: str) -> Error:
         return Error(f"{self.result.name}:{self.text.count(chr(10), 0, at) + 1}: {message}")
@@ -222,6 +223,7 @@ class Parser:
         elif text == "}":
             self.depth -= 1
             self.in_function = self.in_function and self.depth > 0
+            self.in_kernel = self.in_kernel and self.depth > 0
         elif text == ";" and self.depth == 0:
             self.in_template = self.in_function = False
         elif text == "[[":
@@ -367,12 +369,14 @@ class Parser:
                 self.edit(token.begin, token.end, text)
 
 
-def parse(name: str, text: str) -> Source:
+def parse(name: str, text: str, parser: type[Parser] = Parser) -> Source:
     """name is what messages show. Errors: Error."""
-    return Parser(name, text).run()
+    return parser(name, text).run()
 
 
-def load(paths: Sequence[Path], folders: Sequence[Path], root: Path) -> list[Source]:
+def load(
+    paths: Sequence[Path], folders: Sequence[Path], root: Path, parser: type[Parser] = Parser
+) -> list[Source]:
     """The files and all that they include, each once, included ones first. Names are relative to root where they can
     be. Errors: Error, also for an include that is in none of folders."""
     sources: list[Source] = []
@@ -384,7 +388,7 @@ def load(paths: Sequence[Path], folders: Sequence[Path], root: Path) -> list[Sou
             return
         seen.add(path)
         name = path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.name
-        source = parse(name, path.read_text(encoding="utf-8"))
+        source = parse(name, path.read_text(encoding="utf-8"), parser)
         for include in source.includes:
             found = next((folder / include for folder in (path.parent, *folders) if (folder / include).is_file()), None)
             if found is None:
