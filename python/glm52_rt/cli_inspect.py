@@ -10,15 +10,19 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .cli_files import run_diff
 from .cli_terminal import visible
+from .errors import ArgumentError
 from .model import Model
 from .tokenizer import Tokenizer, end_token_ids
 
 
 def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("inspect", help="show what is in a model file")
-    parser.add_argument("model", metavar="MODEL", help="a GGUF, a shard of one, or a folder that holds one")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a GGUF, a shard of one, or a folder that holds one")
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
+    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="compare two models; exit code 1 if they differ")
+    parser.add_argument("--values", action="store_true", help="with --diff: by how much tensors differ")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.set_defaults(command=inspect)
     parser = commands.add_parser("tokenize", help="show the tokens of a text")
@@ -30,7 +34,11 @@ def add_parsers(commands: Any) -> None:
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Prints a description of the model. Returns the exit code."""
+    """Prints a description of the model, or what differs between two. Returns the exit code."""
+    if args.diff is not None:
+        return run_diff(args)
+    if args.model is None or args.values:
+        raise ArgumentError("inspect takes a MODEL, or --diff A B [--values]")
     with Model.open(args.model) as model:
         found = describe(model, args.tensors)
     text = json.dumps(found) if args.json else "\n".join(described_lines(found))
