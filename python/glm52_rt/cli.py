@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from . import cli_bench, cli_chat, cli_inspect, cli_judge, cli_oracle, cli_plan, cli_plot, cli_run, cli_trace
+from . import cli_bench, cli_chat, cli_files, cli_inspect, cli_judge, cli_oracle, cli_plan, cli_plot, cli_run, cli_trace
 from .cli_terminal import complain, prepare_streams
 from .errors import Error
 
@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     cli_run.add_parser(commands)
     cli_chat.add_parser(commands)
     cli_inspect.add_parsers(commands)
+    cli_files.add_parsers(commands)
     cli_plan.add_parser(commands)
     cli_trace.add_parser(commands)
     cli_oracle.add_parser(commands)
