@@ -38,16 +38,20 @@ class Parser(msl.Parser):
 
 
 def unspaced(dump: str, names: set[str]) -> list[str]:
-    """From clang's dump of its syntax tree: declarations and casts of ours whose type is __generic."""
-    file, line, found = "", 0, []
+    """From clang's dump of its syntax tree: declarations and casts of ours whose type is __generic. What the compiler
+    declares by itself, copying for one, is not ours."""
+    file, line, found, own_depth = "", 0, [], sys.maxsize
     for text in dump.splitlines():
+        depth = len(re.match(r"[\s|`-]*", text)[0])  # type: ignore[index]
+        if depth <= own_depth:
+            own_depth = depth if re.search(r"> (?:\S+ )?implicit ", text) else sys.maxsize
         place = re.search(r"<([^>]*)>", text)
         for part in place[1].split(",") if place else ():
             named = re.match(r"\s*(.*?):(\d+)(?::\d+)?$", part)
             if named and named[1] != "col":
                 file, line = (file if named[1] == "line" else named[1]), int(named[2])
         is_declared = re.search(r"\b(VarDecl|ParmVarDecl|FieldDecl|CStyleCastExpr|FunctionDecl)\b", text)
-        if is_declared and "__generic" in text and file in names and "implicit" not in text:
+        if is_declared and "__generic" in text and file in names and own_depth == sys.maxsize:
             found.append(f"{file}:{line}: a pointer or reference without an address space")
     return list(dict.fromkeys(found))
 
