@@ -5,7 +5,7 @@
 
 /* As in kernels/attention.metal. */
 #define HEADS 8
-#define SPLIT 128
+#define SPLIT 64
 #define THREADS 256
 #define VALUES 512
 

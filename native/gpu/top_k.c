@@ -3,7 +3,7 @@
 #include "typed.h"
 
 /* As in kernels/top_k.metal. */
-#define THREADS 512
+#define THREADS 1024
 #define THREADS_ALL 256
 
 size_t glm52_gpu_top_k_scratch(const glm52_backend *backend, const glm52_top_k_args *args) {

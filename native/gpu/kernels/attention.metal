@@ -8,7 +8,7 @@
 #include "common.h"
 
 #define HEADS 8
-#define SPLIT 128
+#define SPLIT 64
 #define THREADS 256
 #define SIMDGROUPS (THREADS / SIMD_WIDTH)
 /* Values of a row that a threadgroup adds up: 2 a thread. */
@@ -17,6 +17,10 @@
 #define OWN_LATENT 512
 #define OWN_ROPE 64
 #define OWN_ROW (OWN_LATENT + OWN_ROPE)
+/* Steps of 4 values a lane in which a simdgroup reads a row of them, the last by half of its lanes. */
+#define OWN_STEPS 5
+/* Rows whose values are read beside each other, before the first is used. */
+#define ROWS_AT_ONCE 8
 
 /* What m is subtracted as: where all scores are -infinity, exp(score - m) is to be 0. */
 static float shift_of(float m) {
@@ -39,7 +43,7 @@ static float sum_across(thread float *v, uint lane) {
 
 template <typename T>
 static void score_any(constant glm52_attend_args &args, device const float *latent, device const float *rope,
-                      device const T *cache, device const int *selected, uint count, uint heads,
+                      device const T *cache, threadgroup const int *selected, uint count, uint heads,
                       threadgroup float *scores, uint lane, uint simdgroup) {
     const uint row_size = args.latent + args.rope_size;
     for (uint i = simdgroup; i < count; i += SIMDGROUPS) {
@@ -56,38 +60,36 @@ static void score_any(constant glm52_attend_args &args, device const float *late
     }
 }
 
-static float4 wide(device const half *p) {
-    return float4(*(device const half4 *)p);
-}
-
-static float4 wide(device const float *p) {
-    return *(device const float4 *)p;
-}
-
 /* GLM-5.2's sizes: a simdgroup takes 4 rows at once, lane i values 4 i .. 4 i + 3 of each 128; the queries are in
- * threadgroup memory, [HEADS][OWN_ROW]. */
+ * threadgroup memory, [HEADS][OWN_ROW]. All reads of the rows are under way before the first is used. */
 template <typename T>
 static void score_own(constant glm52_attend_args &args, threadgroup const float *queries, device const T *cache,
-                      device const int *selected, uint count, threadgroup float *scores, uint lane, uint simdgroup) {
+                      threadgroup const int *selected, uint count, threadgroup float *scores, uint lane,
+                      uint simdgroup) {
     for (uint first = 4 * simdgroup; first < count; first += 4 * SIMDGROUPS) {
+        vec<T, 4> key[OWN_STEPS][4];
+        for (uint r = 0; r < 4; r++) {
+            device const T *row = cache + ulong(selected[min(first + r, count - 1)]) * OWN_ROW + 4 * lane;
+            for (uint s = 0; s < OWN_STEPS; s++) {
+                key[s][r] = vec<T, 4>(T(0.0f));
+                if (4 * (s * SIMD_WIDTH + lane) < OWN_ROW) key[s][r] = *(device const vec<T, 4> *)(row + 4 * s * SIMD_WIDTH);
+            }
+        }
         float sum[4 * HEADS];
         for (uint i = 0; i < 4 * HEADS; i++) sum[i] = 0.0f;
-        device const T *rows[4];
-        for (uint r = 0; r < 4; r++) {
-            rows[r] = cache + ulong(selected[min(first + r, count - 1)]) * OWN_ROW + 4 * lane;
-        }
-        for (uint j = 0; j < OWN_ROW; j += 4 * SIMD_WIDTH) {
-            if (j + 4 * lane < OWN_ROW) {
-                float4 key[4];
-                for (uint r = 0; r < 4; r++) key[r] = wide(rows[r] + j);
+        for (uint s = 0; s < OWN_STEPS; s++) {
+            float4 of_row[4];
+            for (uint r = 0; r < 4; r++) of_row[r] = float4(key[s][r]);
+            if (4 * (s * SIMD_WIDTH + lane) < OWN_ROW) {
                 for (uint h = 0; h < HEADS; h++) {
-                    const float4 query = *(threadgroup const float4 *)(queries + h * OWN_ROW + j + 4 * lane);
+                    const float4 query =
+                        *(threadgroup const float4 *)(queries + h * OWN_ROW + 4 * (s * SIMD_WIDTH + lane));
                     for (uint r = 0; r < 4; r++) {
-                        float s = sum[r * HEADS + h];
-                        s = fma(query.x, key[r].x, s);
-                        s = fma(query.y, key[r].y, s);
-                        s = fma(query.z, key[r].z, s);
-                        sum[r * HEADS + h] = fma(query.w, key[r].w, s);
+                        float product = sum[r * HEADS + h];
+                        product = fma(query.x, of_row[r].x, product);
+                        product = fma(query.y, of_row[r].y, product);
+                        product = fma(query.z, of_row[r].z, product);
+                        sum[r * HEADS + h] = fma(query.w, of_row[r].w, product);
                     }
                 }
             }
@@ -130,17 +132,32 @@ static float fold(float running, float split, float2 factors) {
     return fma(running, factors.x, split * factors.y);
 }
 
+/* A row's values at and at + 1. is_even: rows have an even number of values, so that two lie on a multiple of two. */
+template <typename T>
+static float2 two_values(device const T *row, bool is_even, bool has_second) {
+    if (is_even) return float2(*(device const vec<T, 2> *)row);
+    return float2(float(row[0]), has_second ? float(row[1]) : 0.0f);
+}
+
 /* o [HEADS] = sums of p times a row's values at and at + 1 */
 template <typename T>
-static void add_rows(device const T *cache, device const int *selected, uint row_size, uint count, uint at, bool has_second,
-                     threadgroup const float *p, thread float2 *o) {
+static void add_rows(device const T *cache, threadgroup const int *selected, uint row_size, uint count, uint at,
+                     bool has_second, threadgroup const float *p, thread float2 *o) {
+    const bool is_even = row_size % 2 == 0 && has_second;
     for (uint h = 0; h < HEADS; h++) o[h] = float2(0.0f);
-    for (uint i = 0; i < count; i++) {
-        device const T *row = cache + ulong(selected[i]) * row_size + at;
-        const float2 value = float2(float(row[0]), has_second ? float(row[1]) : 0.0f);
-        for (uint h = 0; h < HEADS; h++) {
-            o[h].x = fma(p[i * HEADS + h], value.x, o[h].x);
-            o[h].y = fma(p[i * HEADS + h], value.y, o[h].y);
+    for (uint first = 0; first < count; first += ROWS_AT_ONCE) {
+        float2 value[ROWS_AT_ONCE];
+        for (uint r = 0; r < ROWS_AT_ONCE; r++) {
+            value[r] = two_values(cache + ulong(selected[min(first + r, count - 1)]) * row_size + at, is_even, has_second);
+        }
+        for (uint r = 0; r < ROWS_AT_ONCE; r++) {
+            if (first + r < count) {
+                for (uint h = 0; h < HEADS; h++) {
+                    const float factor = p[(first + r) * HEADS + h];
+                    o[h].x = fma(factor, value[r].x, o[h].x);
+                    o[h].y = fma(factor, value[r].y, o[h].y);
+                }
+            }
         }
     }
 }
@@ -156,6 +173,7 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
                       uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float queries[HEADS * OWN_ROW];
     threadgroup float scores[SPLIT * HEADS];
+    threadgroup int some[SPLIT];
     threadgroup float largest[HEADS];
     threadgroup float sums[HEADS];
     const bool is_own = constant_latent == OWN_LATENT && constant_rope == OWN_ROPE;
@@ -186,7 +204,8 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
     }
     for (uint split = group.y; split * SPLIT < count; split += args.split_groups) {
         const uint rows = min(uint(SPLIT), count - split * SPLIT);
-        device const int *some = list + split * SPLIT;
+        if (index < rows) some[index] = list[split * SPLIT + index];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
         if (is_own) {
             score_own(args, queries, cache, some, rows, scores, lane, simdgroup);
         } else {
@@ -238,12 +257,23 @@ kernel void attention_fold(constant glm52_attend_args &args [[buffer(0)]], devic
     const uint count = min(args.k, args.position + group.z + 1), at = group.x * THREADS + index;
     if (at < args.latent) {
         float m = -INFINITY, l = 0.0f, o = 0.0f;
-        for (uint split = 0; split * SPLIT < count; split++) {
-            const ulong place = (ulong(group.z) * args.split_groups + split) * args.head_count + group.y;
-            const float2 of_split = partial_sums[place];
-            const float2 factors = factors_of(&m, of_split.x);
-            l = fold(l, of_split.y, factors);
-            o = fold(o, partial[place * args.latent + at], factors);
+        const uint splits = (count + SPLIT - 1) / SPLIT;
+        for (uint first = 0; first < splits; first += ROWS_AT_ONCE) {
+            float2 of_split[ROWS_AT_ONCE];
+            float value[ROWS_AT_ONCE];
+            for (uint i = 0; i < ROWS_AT_ONCE; i++) {
+                const uint split = min(first + i, splits - 1);
+                const ulong place = (ulong(group.z) * args.split_groups + split) * args.head_count + group.y;
+                of_split[i] = partial_sums[place];
+                value[i] = partial[place * args.latent + at];
+            }
+            for (uint i = 0; i < ROWS_AT_ONCE; i++) {
+                if (first + i < splits) {
+                    const float2 factors = factors_of(&m, of_split[i].x);
+                    l = fold(l, of_split[i].y, factors);
+                    o = fold(o, value[i], factors);
+                }
+            }
         }
         out[ulong(group.z) * args.out_row_stride + ulong(group.y) * args.out_head_stride + at] = o / l;
     }

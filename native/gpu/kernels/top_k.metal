@@ -1,12 +1,13 @@
 /* top_k.metal - the k positions of highest score, exactly and always the same: higher score, then lower position.
  *
  * One threadgroup per row. A score becomes an unsigned key of the same order; the k-th largest key is found digit by
- * digit (11, 11 and 10 bits) from counts of the keys that share the digits found so far. Then positions are taken a
- * threadgroup's width at a time: those above the key, and of those equal to it the first ones; simd_prefix_exclusive_sum
- * gives each its place. */
+ * digit (11, 11 and 10 bits) from counts of the keys that share the digits found so far. Then positions are taken, EACH
+ * in a thread and a threadgroup's width of those at a time: those above the key, and of those equal to it the first ones;
+ * simd_prefix_exclusive_sum gives each its place. */
 #include "common.h"
 
-#define THREADS 512
+#define THREADS 1024
+#define EACH 4
 #define SIMDGROUPS (THREADS / SIMD_WIDTH)
 #define DIGITS 2048
 
@@ -23,10 +24,14 @@ static void count_digits(device const float *scores, uint count, uint known, uin
                          threadgroup atomic_uint *counts, uint index) {
     for (uint i = index; i < DIGITS; i += THREADS) atomic_store_explicit(&counts[i], 0u, memory_order_relaxed);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = index; i < count; i += THREADS) {
-        const uint key = key_of(scores[i]);
-        if ((key & known) == threshold) {
-            atomic_fetch_add_explicit(&counts[key >> shift & (DIGITS - 1)], 1u, memory_order_relaxed);
+    for (uint first = 0; first < count; first += EACH * THREADS) {
+        float score[EACH];
+        for (uint i = 0; i < EACH; i++) score[i] = scores[min(first + i * THREADS + index, count - 1)];
+        for (uint i = 0; i < EACH; i++) {
+            const uint key = key_of(score[i]);
+            if (first + i * THREADS + index < count && (key & known) == threshold) {
+                atomic_fetch_add_explicit(&counts[key >> shift & (DIGITS - 1)], 1u, memory_order_relaxed);
+            }
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -61,12 +66,14 @@ static void find_digit(threadgroup atomic_uint *counts, uint wanted, threadgroup
 static void take(device const float *scores, uint count, uint k, uint threshold, uint equal_left,
                  device int *selected, threadgroup uint *sums, uint index, uint lane, uint simdgroup) {
     uint taken = 0, equal_seen = 0;
-    for (uint first = 0; first < count; first += THREADS) {
-        const uint at = first + index;
-        const uint key = at < count ? key_of(scores[at]) : 0;
-        const uint is_equal = at < count && key == threshold ? 1u : 0u, is_above = at < count && key > threshold ? 1u : 0u;
-        /* Both counts in one word: below THREADS each. */
-        const uint own = is_above | is_equal << 16;
+    for (uint first = 0; first < count; first += EACH * THREADS) {
+        const uint begin = first + EACH * index;
+        uint key[EACH];
+        uint own = 0;   /* how many are above, and equal: in one word, at most EACH * THREADS each */
+        for (uint i = 0; i < EACH; i++) key[i] = key_of(scores[min(begin + i, count - 1)]);
+        for (uint i = 0; i < EACH; i++) {
+            if (begin + i < count) own += key[i] > threshold ? 1u : key[i] == threshold ? 1u << 16 : 0u;
+        }
         const uint before_lane = simd_prefix_exclusive_sum(own);
         if (lane == SIMD_WIDTH - 1) sums[simdgroup] = before_lane + own;
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -76,9 +83,15 @@ static void take(device const float *scores, uint count, uint k, uint threshold,
             all += sums[i];
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        const uint equal_before = equal_seen + (before >> 16), above_before = taken + (before & 0xFFFF);
-        const uint place = above_before + min(equal_before, equal_left);
-        if ((is_above != 0 || (is_equal != 0 && equal_before < equal_left)) && place < k) selected[place] = int(at);
+        uint equal_before = equal_seen + (before >> 16), above_before = taken + (before & 0xFFFF);
+        for (uint i = 0; i < EACH; i++) {
+            const bool is_there = begin + i < count;
+            const bool is_above = is_there && key[i] > threshold, is_equal = is_there && key[i] == threshold;
+            const uint place = above_before + min(equal_before, equal_left);
+            if ((is_above || (is_equal && equal_before < equal_left)) && place < k) selected[place] = int(begin + i);
+            above_before += is_above ? 1u : 0u;
+            equal_before += is_equal ? 1u : 0u;
+        }
         taken += all & 0xFFFF;
         equal_seen += all >> 16;
     }
