@@ -1,9 +1,8 @@
-"""The tiny model through the Metal driver, on the fake framework with its kernels run by the simulator.
+"""Small models through the Metal driver, on the fake framework with its kernels run by the simulator.
 
-    logits.py MODEL        with a package on the path whose folder has libglm52_metal.so and libglm52_sim.so
+    logits.py MICRO TINY   with a package on the path whose folder has libglm52_metal.so and libglm52_sim.so
 
-The three other backends are one text away: CPU (exact weights, quality), the simulator without Metal. Logits of the
-Metal backend must have the simulator's bits, since the same kernels run, and be near the CPU's; tokens chosen greedily
+Logits of the Metal backend must have the simulator's bits, since the same kernels run, and be near the CPU's; tokens chosen greedily
 must be the CPU's. What Metal itself has to say is in the framework's books: no wrong use, no object alive at the end.
 """
 
@@ -85,14 +84,15 @@ def compare(name: str, model: rt.Model, metal: np.ndarray, chosen: list[int], **
 
 
 def plain(model: rt.Model, framework: Framework) -> None:
-    for chunk in (32, 5, 1):
-        for kv_type in ("f32", "f16"):
-            with framework.watched():
-                metal, chosen = decode(model, "metal", kv_type=kv_type, chunk_rows=chunk)
-                dispatches, buffers = framework.calls("dispatch"), framework.calls("command-buffer")
-            assert dispatches > 100 and buffers < dispatches
-            name = f"batches of {chunk}, {kv_type}: {dispatches} dispatches"
-            compare(name, model, metal, chosen, kv_type=kv_type, chunk_rows=chunk)
+    """All positions selected, and, behind index_top_k of them, some."""
+    assert model.shape.index_top_k < len(PROMPT)
+    for chunk, kv_type in ((32, "f32"), (5, "f16"), (1, "f32")):
+        with framework.watched():
+            metal, chosen = decode(model, "metal", kv_type=kv_type, chunk_rows=chunk)
+            dispatches, buffers = framework.calls("dispatch"), framework.calls("command-buffer")
+        assert dispatches > 100 and buffers < dispatches
+        name = f"batches of {chunk}, {kv_type}: {dispatches} dispatches"
+        compare(name, model, metal, chosen, kv_type=kv_type, chunk_rows=chunk)
 
 
 def older_system(model: rt.Model, framework: Framework) -> None:
@@ -109,15 +109,15 @@ def split_buffers(model: rt.Model, framework: Framework, file: Path) -> None:
     with framework.watched():
         framework.device.buffer_max = file.stat().st_size * 3 // 4
         framework.device.delay_us = 200
-        metal, chosen = decode(model, "metal", kv_type="f32", steps=2)
-    compare("the file in several buffers", model, metal, chosen, kv_type="f32", steps=2)
+        metal, chosen = decode(model, "metal", kv_type="f16", steps=2)
+    compare("the file in several buffers", model, metal, chosen, kv_type="f16", steps=2)
 
 
 def streaming(model: rt.Model, framework: Framework) -> None:
     """Experts read into slots while commands run; the smallest cache there can be."""
     options: dict[str, Any] = {"kv_type": "f32", "steps": 4, "chunk_rows": 4}
     with framework.watched():
-        metal, chosen = decode(model, "metal", streaming=rt.Streaming(cache_experts=1), **options)
+        metal, chosen = decode(model, "metal", streaming=rt.Streaming(cache_experts=2), **options)
     compare("experts streamed", model, metal, chosen, **options)
 
 
@@ -135,16 +135,15 @@ def failures(model: rt.Model, framework: Framework) -> None:
             framework.library.fm_reset()
 
 
-def main(path: str) -> None:
+def main(micro_path: str, tiny_path: str) -> None:
     framework = Framework()
-    parts: list[Callable[[], None]] = []
-    with rt.Model(path) as model:
-        parts = [
-            lambda: plain(model, framework),
-            lambda: older_system(model, framework),
-            lambda: split_buffers(model, framework, Path(path)),
-            lambda: streaming(model, framework),
-            lambda: failures(model, framework),
+    with rt.Model.open(micro_path) as micro, rt.Model.open(tiny_path) as tiny:
+        parts: list[Callable[[], None]] = [
+            lambda: plain(micro, framework),
+            lambda: older_system(micro, framework),
+            lambda: split_buffers(tiny, framework, Path(tiny_path)),
+            lambda: streaming(micro, framework),
+            lambda: failures(micro, framework),
         ]
         for part in parts:
             begun = time.monotonic()
@@ -154,4 +153,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

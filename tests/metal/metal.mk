@@ -1,7 +1,7 @@
 # metal.mk - `make test-metal`: the Metal driver where there is no Mac. Part of the Makefile.
 #
 #   metal-driver   its tests on a fake framework: plain, under sanitizers, and as an older system sees it
-#   metal-logits   the tiny model through it, kernels run by the simulator, against the CPU backend
+#   metal-logits   small models through it, kernels run by the simulator, against the CPU backend
 #   metal-api      what it uses of Metal against two descriptions of Apple's API
 #   metal-link     compiled and linked for macOS on arm64, with the whole library
 #   metal-msl      the kernels' address spaces and subset of the language
@@ -158,7 +158,7 @@ $(METAL_PACKAGE)/libglm52_metal.so: $(METAL_M:native/metal/%.m=$(METAL)/plain/%.
 	@echo "ld $@"
 	$(METAL_CC) -shared -Wl,-Bsymbolic -o $@ $^ $(METAL_LIBS)
 
-metal-logits: $(METAL_PACKAGE)/libglm52_metal.so $(BUILD)/models/tiny.gguf
+metal-logits: $(METAL_PACKAGE)/libglm52_metal.so $(BUILD)/models/micro.gguf $(BUILD)/models/tiny.gguf
 	@cp python/glm52_rt/*.py python/glm52_rt/*.jinja $(METAL_PACKAGE)
 	$(MAKE) EXT=$(METAL_EXT) PYTHON=$(PYTHON) ext $(METAL_PACKAGE)/libglm52_sim.so
-	@PYTHONPATH=$(METAL)/python $(PYTHON) tests/metal/logits.py $(BUILD)/models/tiny.gguf
+	@PYTHONPATH=$(METAL)/python $(PYTHON) tests/metal/logits.py $(wordlist 2,3,$^)
