@@ -1,6 +1,7 @@
 /* gpu_ops.c - how fast a GPU backend's operations are at GLM-5.2's sizes.
  *
- *     gpu_ops BACKEND [REPEATS]     prints one JSON object per line: operation, case, microseconds, bytes, flops
+ *     gpu_ops BACKEND [REPEATS]     prints one JSON object per line: operation, case, microseconds, bytes, flops;
+ *                                   with 0 repeats each case is called twice and not timed, for a profiler
  *
  * Each case is encoded as often as gives some milliseconds of work and timed by the device's own clock, from the first
  * command to the last; the median of REPEATS (default 7) such runs is printed. Operands change from call to call among
@@ -74,6 +75,7 @@ static double run_ns(struct bench *b, timed_call *call, void *what, uint32_t cop
 static void measure(struct bench *b, const char *op, const char *name, timed_call *call, void *what, uint32_t copies,
                     double bytes, double flops) {
     (void)run_ns(b, call, what, copies, 2);
+    if (b->repeats == 0) return;
     const double once = run_ns(b, call, what, copies, 4);
     uint32_t count = once > 0 ? (uint32_t)(TARGET_NS / once) : 100;
     count = count < 4 ? 4 : count > 1000 ? 1000 : count;
@@ -89,6 +91,26 @@ static void measure(struct bench *b, const char *op, const char *name, timed_cal
 static uint32_t copies_for(size_t bytes) {
     const size_t copies = COLD_BYTES / bytes + 2;
     return copies > COPIES_MAX ? COPIES_MAX : (uint32_t)copies;
+}
+
+/* ---- next to nothing: what a command costs ---- */
+
+struct add {
+    glm52_add_args args;
+    float *x;
+};
+
+static void call_add(struct bench *b, void *what, uint32_t copy) {
+    const struct add *a = what;
+    (void)copy;
+    b->ops->add(b->backend, &a->args, a->x, a->x, a->x, NULL);
+}
+
+static void bench_add(struct bench *b) {
+    struct add a = {.args = {.count = 6144}};
+    a.x = filled(b, 6144 * sizeof(float), 13);
+    measure(b, "add", "6144 values", call_add, &a, 1, 3.0 * 6144 * sizeof(float), 6144);
+    b->ops->release(b->backend, a.x);
 }
 
 /* ---- matrices ---- */
@@ -284,12 +306,16 @@ int main(int argc, char **argv) {
         return 2;
     }
     struct bench b = {.repeats = argc > 2 ? (uint32_t)atoi(argv[2]) : 7};
-    if (b.repeats == 0 || b.repeats > 64) b.repeats = 7;
+    if (b.repeats > 64) b.repeats = 7;
     if (strcmp(argv[1], "cpu") == 0 || glm52_backend_open(argv[1], 0, &b.backend) != GLM52_OK) {
         fprintf(stderr, "%s: no such GPU: %s\n", argv[1], glm52_error_message());
         return 1;
     }
     b.ops = b.backend->ops;
+    /* So that kernels of these sizes are taken. */
+    const glm52_shape shape = {.kv_lora = 512, .rope = 64, .key_mla = 256, .value_mla = 256, .index_key = 128};
+    b.ops->expect(b.backend, &shape, 0);
+    bench_add(&b);
     static const char *const types[] = {"Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "IQ4_XS", "IQ3_XXS", "IQ2_XXS",
                                         "IQ2_XS", "Q4_0", "F16"};
     static const uint32_t sizes[][2] = {{6144, 2048}, {2048, 16384}, {16384, 6144}, {6144, 154880}};
