@@ -36,7 +36,8 @@ glm52_status glm52_backend_open(const char *name, uint32_t threads, glm52_backen
     if (backend_out == NULL) return glm52_fail(GLM52_ERR_ARGUMENT, "backend_open: backend_out is NULL");
     if (name == NULL || strcmp(name, "auto") == 0) {
         for (size_t i = 0; i < DRIVER_COUNT && strncmp(drivers[i], "sim", 3) != 0; i++) {
-            if (glm52_gpu_find(drivers[i]) != NULL && glm52_gpu_open(drivers[i], backend_out) == GLM52_OK) return GLM52_OK;
+            if (glm52_gpu_find(drivers[i]) == NULL) continue;
+            if (glm52_gpu_open(drivers[i], backend_out) == GLM52_OK) return GLM52_OK;
         }
         return glm52_cpu_open(threads, backend_out);
     }

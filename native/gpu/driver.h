@@ -113,8 +113,8 @@ struct glm52_gpu_driver {
 
     /* The rest may be NULL: a driver that has no use for it. */
 
-    /* Called before adopt: no operand that lies in adopted memory is longer. A driver that can't have a span in one piece
-     * lets its pieces overlap by as much; without this call, by half a piece. */
+    /* Called before adopt: no operand that lies in adopted memory is longer. A driver that can't have a span in one
+     * piece lets its pieces overlap by as much; without this call, by half a piece. */
     void (*longest_operand)(struct glm52_gpu_state *, size_t bytes);
     /* Called before pipeline: a file where what the driver compiles may be kept from one run to the next. Errors:
      * UNSUPPORTED, without harm. */

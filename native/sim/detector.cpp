@@ -57,7 +57,8 @@ static void report_race(const sim_runner *runner, const sim_range &range, const 
     const std::string place = where(pc);
     const uint32_t threads = runner->threads;
     sim_defect("race " + place + what_before,
-               "RACE: %s of %s[%d] byte %ld by thread %u of group %u has no order with a %s by thread %u of group %u, at %s",
+               "RACE: %s of %s[%d] byte %ld by thread %u of group %u has no order with a %s by thread %u of group %u, "
+               "at %s",
                what, sim_memory_name(range), range.index, (long)(address - range.begin),
                (uint32_t)(now.thread - 1) % threads, (uint32_t)(now.thread - 1) / threads, what_before,
                (uint32_t)(before.thread - 1) % threads, (uint32_t)(before.thread - 1) / threads, place.c_str());
@@ -103,18 +104,20 @@ static const sim_range *find_range(sim_runner *runner, const char *address, size
     }
     const std::string place = where(pc);
     sim_defect("bounds " + place,
-               "OUT OF BOUNDS: %zu-byte %s by thread %u of group %u at %s; the nearest is %s[%d] of %ld bytes, from its "
-               "byte %ld on",
+               "OUT OF BOUNDS: %zu-byte %s by thread %u of group %u at %s; the nearest is %s[%d] of %ld bytes, from "
+               "its byte %ld on",
                bytes, is_write ? "write" : "read", runner->current->self.index, runner->group, place.c_str(),
                near == nullptr ? "nothing" : sim_memory_name(*near), near == nullptr ? -1 : near->index,
-               near == nullptr ? 0l : (long)(near->end - near->begin), near == nullptr ? 0l : (long)(address - near->begin));
+               near == nullptr ? 0l : (long)(near->end - near->begin),
+               near == nullptr ? 0l : (long)(address - near->begin));
     sim_break();
 }
 
 static void note_read(sim_cell *cell, const sim_record &now, uint32_t group_threads) {
     const sim_record &old = cell->read;
+    const bool same_group = (old.thread - 1) / group_threads == (now.thread - 1) / group_threads;
     const bool replaces = old.thread == now.thread || old.thread == 0 || old.dispatch != now.dispatch ||
-                          (old.epoch < now.epoch && (old.thread - 1) / group_threads == (now.thread - 1) / group_threads);
+                          (old.epoch < now.epoch && same_group);
     (replaces ? cell->read : cell->other_read) = now;
 }
 
@@ -130,8 +133,9 @@ static bool check_byte(sim_runner *runner, const sim_range &range, const char *a
     if (!is_write) {
         if (range.is_threadgroup && cell->write.thread == 0) {
             const std::string place = where(pc);
-            sim_defect("unwritten " + place, "UNWRITTEN: threadgroup[%d] byte %ld is read before any thread of group %u "
-                       "wrote it, at %s", range.index, (long)(address - range.begin), runner->group, place.c_str());
+            sim_defect("unwritten " + place,
+                       "UNWRITTEN: threadgroup[%d] byte %ld is read before any thread of group %u wrote it, at %s",
+                       range.index, (long)(address - range.begin), runner->group, place.c_str());
             return false;
         }
         note_read(cell, now, threads);
@@ -178,7 +182,8 @@ static void access(const char *address, size_t bytes, bool is_write, bool is_ato
         for (size_t i = 0; i < bytes && check_byte(runner, *range, address + i, is_write, now, pc); i++) {
         }
     }
-    if (runner->job->schedule.yield_ppm > 0 && sim_random(runner) % 1000000 < runner->job->schedule.yield_ppm) sim_leave();
+    const uint32_t yield_ppm = runner->job->schedule.yield_ppm;
+    if (yield_ppm > 0 && sim_random(runner) % 1000000 < yield_ppm) sim_leave();
 }
 
 /* ---- what the compiler calls ---- */

@@ -1,8 +1,9 @@
-/* driver.cpp - the simulator as a GPU driver: its memory is the host's, and a dispatch is done when the call returns.
+/* driver.cpp - the simulator as a GPU driver: its memory is the host's, and a dispatch is done when the call
+ * returns.
  *
- * It is stricter than a device: an operand must lie in memory that it knows, every binding of a kernel must be bound and
- * nothing else, numbers must have the size of their struct, limits are the smallest of Metal's devices. What a dispatch
- * did wrong is a fault, and finish returns it.
+ * It is stricter than a device: an operand must lie in memory that it knows, every binding of a kernel must be bound
+ * and nothing else, numbers must have the size of their struct, limits are the smallest of Metal's devices. What a
+ * dispatch did wrong is a fault, and finish returns it.
  *
  * libglm52_sim.so runs kernels; libglm52_simcheck.so, built with SIM_CHECK, looks at every access as well. */
 #include <stdio.h>
@@ -117,7 +118,8 @@ static glm52_status adopt(glm52_gpu_state *state, const void *host, size_t bytes
     const auto next = state->spans.lower_bound(begin);
     if (bytes == 0 || (next != state->spans.end() && next->first < begin + bytes) ||
         find_span(state, begin) != state->spans.end()) {
-        return state->fail(GLM52_ERR_ARGUMENT, "adopt: %zu bytes at %p overlap memory that is known already", bytes, host);
+        return state->fail(GLM52_ERR_ARGUMENT, "adopt: %zu bytes at %p overlap memory that is known already", bytes,
+                           host);
     }
     state->spans[begin] = {bytes, true, will_change};
     return GLM52_OK;
@@ -221,13 +223,18 @@ static std::string refuse(const glm52_gpu_state *state, const sim_kernel *kernel
         }
         const void *address = (uint32_t)p.index <= d->operand_count ? d->operands[p.index - 1] : nullptr;
         if (address == nullptr) return std::string(p.name) + " is not bound";
-        if (find_span(state, address) == state->spans.end()) return std::string(p.name) + " is no memory of this device";
+        if (find_span(state, address) == state->spans.end()) {
+            return std::string(p.name) + " is no memory of this device";
+        }
         bound |= 1u << (p.index - 1);
     }
     for (uint32_t i = 0; i < d->operand_count; i++) {
-        if (d->operands[i] != nullptr && !(bound >> i & 1)) return "operand " + std::to_string(i) + " is not the kernel's";
+        if (d->operands[i] != nullptr && !(bound >> i & 1)) {
+            return "operand " + std::to_string(i) + " is not the kernel's";
+        }
     }
-    return has_threadgroup == (d->threadgroup_bytes > 0) ? "" : "threadgroup memory without a parameter, or none with one";
+    if (has_threadgroup != (d->threadgroup_bytes > 0)) return "threadgroup memory without a parameter, or none with one";
+    return "";
 }
 
 #ifdef SIM_CHECK

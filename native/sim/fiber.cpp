@@ -1,5 +1,5 @@
-/* fiber.cpp - the switch, by hand: registers that a call must keep, and the stack pointer. ucontext would ask the system
- * for the signal mask, a hundred times the price. */
+/* fiber.cpp - the switch, by hand: registers that a call must keep, and the stack pointer. ucontext would ask the
+ * system for the signal mask, a hundred times the price. */
 #include "fiber.hpp"
 
 #include <stdint.h>

@@ -11,6 +11,7 @@
 
 #define MSL_FN inline
 typedef unsigned char uchar;
+typedef unsigned long ulong;  /* glibc has it, macOS does not */
 namespace metal {
 typedef _Float16 half;
 }
@@ -173,8 +174,8 @@ inline void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8> &d, simdgrou
     for (unsigned i = 0; i < 2; i++) {
         float sum = float(c.e[i]);
         for (unsigned k = 0; k < 8; k++) {
-            sum = fmaf(float(lanes[row * 4 + k / 2].a[k & 1]), float(lanes[k * 4 + (column + i) / 2].b[(column + i) & 1]),
-                       sum);
+            const float left = float(lanes[row * 4 + k / 2].a[k & 1]);
+            sum = fmaf(left, float(lanes[k * 4 + (column + i) / 2].b[(column + i) & 1]), sum);
         }
         d.e[i] = D(sum);
     }
@@ -233,7 +234,9 @@ template <class E> struct pointed<E *> {
 };
 template <class E> struct pointed<const E *> : pointed<E *> { static constexpr bool constant = true; };
 template <class E> struct pointed<E &> : pointed<E *> { static constexpr bool reference = true; };
-template <class E> struct pointed<const E &> : pointed<E *> { static constexpr bool reference = true, constant = true; };
+template <class E> struct pointed<const E &> : pointed<E *> {
+    static constexpr bool reference = true, constant = true;
+};
 template <class P> constexpr size_t pointed_size() { return pointed<P>::size; }
 template <class P> constexpr bool is_reference() { return pointed<P>::reference; }
 template <class P> constexpr bool is_const() { return pointed<P>::constant; }

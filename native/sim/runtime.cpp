@@ -23,8 +23,8 @@
 sim_unit *sim_units = nullptr;
 sim_runner *sim_running = nullptr;
 
-static const char *const state_names[] = {"nothing", "a simdgroup operation", "simdgroup_barrier", "threadgroup_barrier",
-                                          "its end"};
+static const char *const state_names[] = {"nothing", "a simdgroup operation", "simdgroup_barrier",
+                                          "threadgroup_barrier", "its end"};
 
 uint64_t sim_random(sim_runner *runner) {
     uint64_t x = runner->random;
@@ -258,8 +258,8 @@ static bool pass_barrier(sim_runner *runner) {
     if (first == nullptr) return false;
     if (waiting < runner->threads) {
         sim_defect("barrier " + std::to_string(first->line),
-                   "BARRIER: %u of %u threads wait at the threadgroup_barrier of line %d, the others have ended", waiting,
-                   runner->threads, first->line);
+                   "BARRIER: %u of %u threads wait at the threadgroup_barrier of line %d, the others have ended",
+                   waiting, runner->threads, first->line);
         return false;
     }
     for (uint32_t i = 0; i < runner->threads; i++) runner->fibers[i].state = SIM_READY;
@@ -297,7 +297,8 @@ static void start_fiber(sim_runner *runner, uint32_t i, const uint32_t *group) {
 /* Bytes between the pieces of threadgroup memory that are no longer what they were: also kernels that the compiler does
  * not watch are caught. */
 static void check_red_zones(sim_runner *runner) {
-    const char *at = runner->arena, *const end = runner->arena + (runner->arena_used > 0 ? runner->arena_used + RED_ZONE : 0);
+    const char *at = runner->arena;
+    const char *const end = at + (runner->arena_used > 0 ? runner->arena_used + RED_ZONE : 0);
     while (at < end) {
         const sim_range *inside = nullptr;
         for (const sim_range &range : runner->ranges) {

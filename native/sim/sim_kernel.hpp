@@ -24,8 +24,8 @@ enum sim_kind {
 /* [[buffer(n)]] and [[threadgroup(n)]]: n is below these. */
 #define SIM_BUFFERS 13
 #define SIM_THREADGROUPS 1
-/* A lane hands at most so many bytes to the others. Behind the lanes' slots lie one for a result that is equal in all of
- * them, and one that says whether it is there. */
+/* A lane hands at most so many bytes to the others. Behind the lanes' slots lie one for a result that is equal in
+ * all of them, and one that says whether it is there. */
 #define SIM_SLOT 64
 #define SIM_SLOTS (SIM_LANES + 2)
 

@@ -147,6 +147,7 @@ class Parser:
         self.in_template = False
         self.in_function = False  # behind static, kernel: a body may follow
         self.in_kernel = False
+        self.in_kernel = False
 
     def fail(self, at: int, message: str) -> Error:
         return Error(f"{self.result.name}:{self.text.count(chr(10), 0, at) + 1}: {message}")
@@ -224,6 +225,7 @@ class Parser:
             self.depth -= 1
             self.in_function = self.in_function and self.depth > 0
             self.in_kernel = self.in_kernel and self.depth > 0
+            self.in_kernel = self.in_kernel and self.depth > 0
         elif text == ";" and self.depth == 0:
             self.in_template = self.in_function = False
         elif text == "[[":
@@ -293,6 +295,8 @@ class Parser:
         size = next((i for i, t in enumerate(body) if t.text == "["), len(body))
         if any(t.text in ("*", "&") for t in body[:size]):
             return at + 1
+        if self.depth != 1 or not self.in_kernel:
+            raise self.fail(body[0].begin, "threadgroup memory is declared at the top of a kernel")
         if any(t.text == "=" for t in body):
             raise self.fail(body[0].begin, "threadgroup memory has no initial value")
         kind = self.text[body[0].begin : body[size - 2].end]
@@ -338,8 +342,19 @@ class Parser:
             raise self.fail(self.tokens[at].begin, f"kernel {name}: an index is bound twice")
         line = self.text.count("\n", 0, self.tokens[at].begin) + 1
         self.result.kernels.append(Kernel(name, name, line, tuple(parameters), self.in_template))
-        self.in_template, self.in_function = False, True
+        self.in_template, self.in_function, self.in_kernel = False, True, True
+        self.check_body(end + 1)
         return end
+
+    def check_body(self, at: int) -> None:
+        """A thread that has left is missing where the others wait."""
+        body = self.tokens[at : self.closing(at, "{", "}")]
+        waits = any(t.text.startswith(("simd_", "simdgroup_")) or t.text == "threadgroup_barrier" for t in body)
+        for token in body:
+            if token.text == "return" and waits:
+                raise self.fail(token.begin, "no early return from a kernel whose threads wait for each other")
+            if token.text == "mem_none":
+                raise self.fail(token.begin, "a barrier names the memory that it orders")
 
     def parameter(self, kernel: str, begin: int, end: int) -> Parameter:
         found = list(self.attributes(begin, end))

@@ -1,18 +1,21 @@
 /* common.h - what every kernel includes: Metal's library, the structs of numbers, the sizes that a pipeline may be
  * specialised for.
  *
- * The subset of Metal that kernels keep to, so that they mean the same on Metal, in C++ and in CUDA (tools/gpu/msl.py
- * and tools/tidy.py look):
+ * The subset of Metal that kernels keep to, so that they mean the same on Metal, in C++ and in CUDA
+ * (tools/gpu/msl.py and tools/tidy.py look):
  *
- * - `kernel void f(...)`: numbers by `constant T &args [[buffer(0)]]`, operands from [[buffer(1)]] on, threadgroup memory
- *   as one `threadgroup T *x [[threadgroup(0)]]` or as arrays at the top of a kernel, never assumed to be zero.
+ * - `kernel void f(...)`: numbers by `constant T &args [[buffer(0)]]`, operands from [[buffer(1)]] on, threadgroup
+ *   memory
+ * as one `threadgroup T *x [[threadgroup(0)]]` or as arrays at the top of a kernel, never assumed to be zero.
  * - Helpers are `static`. Every pointer and reference names its address space, locals and casts too.
- * - Simdgroup operations, simdgroup_matrix and simdgroup_barrier in simdgroup-uniform flow alone, threadgroup_barrier in
- *   threadgroup-uniform flow: no early return before either. A barrier names the memory that it orders; simdgroup
- *   operations order none.
+ * - Simdgroup operations, simdgroup_matrix and simdgroup_barrier in simdgroup-uniform flow alone,
+ *   threadgroup_barrier in
+ * threadgroup-uniform flow: no early return before either. A barrier names the memory that it orders; simdgroup
+ * operations order none.
  * - Threadgroups are whole: tails are guarded by a comparison with a count. A simdgroup has 32 threads.
- * - `f` behind float literals; half is converted explicitly; arguments of min, max, clamp are of one type; swizzles are
- *   .xyzw's; simdgroup_matrix is 8x8 and its elements are not looked at.
+ * - `f` behind float literals; half is converted explicitly; arguments of min, max, clamp are of one type; swizzles
+ *   are
+ * .xyzw's; simdgroup_matrix is 8x8 and its elements are not looked at.
  * - Blocks are read through 16 or 32-bit types: a pointer to char becomes a load for each byte. */
 #ifndef GLM52_KERNELS_COMMON_H
 #define GLM52_KERNELS_COMMON_H

@@ -1,5 +1,5 @@
-/* index_store.metal - a row of the indexer's cache: its key, layer-normed, then rotated in its first part. A threadgroup
- * a row. */
+/* index_store.metal - a row of the indexer's cache: its key, layer-normed, then rotated in its first part. A
+ * threadgroup a row. */
 #include "reduce.h"
 #include "rotate.h"
 
