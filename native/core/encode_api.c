@@ -50,7 +50,8 @@ glm52_status glm52_quant_encode(uint32_t type, const float *x, const float *impo
     const struct glm52_encoder *encoder = glm52_encoder_find(type);
     const struct glm52_quant *format = glm52_quant_find(type);
     if (!encoder || !format) {
-        return glm52_fail(GLM52_ERR_UNSUPPORTED, "type %u (%s) is not written", type, format ? format->name : "unknown");
+        return glm52_fail(GLM52_ERR_UNSUPPORTED, "type %u (%s) is not written", type,
+                          format ? format->name : "unknown");
     }
     if (!x) return glm52_fail(GLM52_ERR_ARGUMENT, "x is NULL");
     if (!blocks) return glm52_fail(GLM52_ERR_ARGUMENT, "blocks is NULL");

@@ -72,7 +72,7 @@ static inline void take_signs(struct grid_block *block) {
 }
 
 /* A and B of every entry for one code's values. has_wrong: A with the cheapest sign wrong. */
-ALWAYS_INLINE void weigh_entries(const struct book *book, int length, const float *x, const float *w, bool has_wrong,
+OUT_OF_LINE void weigh_entries(const struct book *book, int length, const float *x, const float *w, bool has_wrong,
                                  lanes *a, lanes *b) {
     for (int v = 0; v < book->entries / LANE_COUNT; v++) {
         lanes sum_a = all_lanes(0), sum_b = all_lanes(0), cheapest = all_lanes(INFINITY);
@@ -90,7 +90,7 @@ ALWAYS_INLINE void weigh_entries(const struct book *book, int length, const floa
 }
 
 /* Number of the entry that leaves least at a scale; of equal ones the lowest of the first lane that has it. */
-ALWAYS_INLINE int best_entry(const struct book *book, const lanes *a, const lanes *b, float scale) {
+OUT_OF_LINE int best_entry(const struct book *book, const lanes *a, const lanes *b, float scale) {
     lanes best = scale * (scale * b[0] - 2 * a[0]);
     lane_bits best_at = {0};
     for (int v = 1; v < book->entries / LANE_COUNT; v++) {
@@ -104,7 +104,7 @@ ALWAYS_INLINE int best_entry(const struct book *book, const lanes *a, const lane
     return best_at[lane] * LANE_COUNT + lane;
 }
 
-ALWAYS_INLINE void search_cell(const struct book *book, int length, const float *x, const float *w, int wrong,
+OUT_OF_LINE void search_cell(const struct book *book, int length, const float *x, const float *w, int wrong,
                                const float *scales, struct candidates *out) {
     lanes a[ENTRIES_MAX / LANE_COUNT], b[ENTRIES_MAX / LANE_COUNT];
     weigh_entries(book, length, x, w, wrong == 1, a, b);
@@ -123,7 +123,7 @@ ALWAYS_INLINE void search_cell(const struct book *book, int length, const float 
 }
 
 /* What the best candidate leaves at each of 16 scales, beside sum(w x^2). */
-ALWAYS_INLINE lanes left_by_cell(const struct candidates *cell, int wrong, lanes scale) {
+OUT_OF_LINE lanes left_by_cell(const struct candidates *cell, int wrong, lanes scale) {
     lanes best = all_lanes(INFINITY);
     for (int k = 0; k < cell->count[wrong]; k++) {
         best = smaller(scale * (scale * cell->b[wrong][k] - 2 * cell->a[wrong][k]), best);
@@ -131,7 +131,7 @@ ALWAYS_INLINE lanes left_by_cell(const struct candidates *cell, int wrong, lanes
     return best;
 }
 
-ALWAYS_INLINE lanes left_by_group(const struct grid_block *block, int cells, int group, lanes scale) {
+OUT_OF_LINE lanes left_by_group(const struct grid_block *block, int cells, int group, lanes scale) {
     const bool is_odd = block->is_odd[group];
     if (cells == 1) return left_by_cell(&block->cells[group], is_odd, scale);
     const struct candidates *first = &block->cells[2 * group], *second = first + 1;
@@ -201,7 +201,7 @@ static inline void sums_of_part(const struct grid_block *block, int cells, int f
 static const float shares[TRIALS] = {0.40f, 0.48f, 0.56f, 0.62f, 0.68f, 0.74f, 0.80f, 0.85f,
                                      0.90f, 0.95f, 1.00f, 1.06f, 1.13f, 1.22f, 1.40f, 6.00f};
 
-ALWAYS_INLINE float search_part(const struct book *book, int length, struct grid_block *block, int first_group,
+OUT_OF_LINE float search_part(const struct book *book, int length, struct grid_block *block, int first_group,
                                 int groups) {
     const int cells = 8 / length;
     float top = 0, scales[TRIALS];
@@ -229,7 +229,7 @@ ALWAYS_INLINE float search_part(const struct book *book, int length, struct grid
 /* ---- the super-block ---- */
 
 /* Every factor of every part with d, kept if the whole leaves less than before. d in the block's units, times share. */
-ALWAYS_INLINE void try_d(const struct grid_block *block, int cells, int parts, float share, float d,
+OUT_OF_LINE void try_d(const struct grid_block *block, int cells, int parts, float share, float d,
                          struct grid_fit *best) {
     struct grid_fit fit = {.half = half_of(d, block->scaled.unit), .error = 0};
     const float rounded = f16_to_f32(fit.half) * block->scaled.unit * share;
@@ -263,7 +263,7 @@ static inline float refit_d(const struct grid_block *block, int cells, int parts
     return bottom > 0 ? top / bottom / share : 0;
 }
 
-ALWAYS_INLINE struct grid_fit fit_grids(const struct book *book, int length, int parts, float share,
+OUT_OF_LINE struct grid_fit fit_grids(const struct book *book, int length, int parts, float share,
                                         struct grid_block *block) {
     const int cells = 8 / length;
     float top = 0;

@@ -15,6 +15,14 @@
 #define HALF_MAX 65504.0f
 #define IMPORTANCE_FLOOR 0x1p-20f
 
+/* The loops of a search, which get their counts at run time: inlined with constant ones they would be unrolled, sixty
+ * times the code. */
+#if defined(__clang__)
+#define OUT_OF_LINE static __attribute__((noinline, unused))
+#else
+#define OUT_OF_LINE static __attribute__((noinline, noclone, unused))
+#endif
+
 typedef float lanes __attribute__((vector_size(64)));
 typedef int32_t lane_bits __attribute__((vector_size(64)));
 
@@ -104,7 +112,7 @@ static inline void scale_block(const float *x, const float *importance, int coun
 
 /* Blocks first .. of rows of row_size as a group of lanes: parts sub-blocks of n values each. Lanes behind the last
  * block are empty. */
-static inline void load_lanes(const float *x, const float *importance, size_t row_size, size_t first, size_t blocks,
+OUT_OF_LINE void load_lanes(const float *x, const float *importance, size_t row_size, size_t first, size_t blocks,
                               int parts, int n, struct lane_group *out) {
     const size_t block_size = (size_t)parts * (size_t)n;
     for (int i = 0; i < n; i++) out->x[i] = out->w[i] = all_lanes(0);
@@ -131,7 +139,7 @@ static inline uint16_t half_of(float scale, float unit) {
 }
 
 /* Each lane's scale as its float16 gives it. half_out may be NULL. */
-ALWAYS_INLINE lanes round_scales(lanes scale, lanes unit, uint16_t *half_out) {
+OUT_OF_LINE lanes round_scales(lanes scale, lanes unit, uint16_t *half_out) {
     lanes rounded = scale;
     for (int lane = 0; lane < LANE_COUNT; lane++) {
         const uint16_t half = half_of(scale[lane], unit[lane]);
@@ -139,6 +147,13 @@ ALWAYS_INLINE lanes round_scales(lanes scale, lanes unit, uint16_t *half_out) {
         rounded[lane] = f16_to_f32(half) * unit[lane];
     }
     return rounded;
+}
+
+/* Each super-block's float16, in its units, in all its lanes. */
+OUT_OF_LINE lanes spread_halves(const uint16_t *half, lanes unit, int parts) {
+    lanes d = all_lanes(0);
+    for (int lane = 0; lane < LANE_COUNT; lane++) d[lane] = f16_to_f32(half[lane / parts]) * unit[lane];
+    return d;
 }
 
 static inline void store_u16(uint8_t *p, uint16_t value) {
@@ -150,7 +165,7 @@ static inline void store_u32(uint8_t *p, uint32_t value) {
 }
 
 /* codes [LANE_COUNT][n] = integers of vectors [n], plus offset */
-ALWAYS_INLINE void store_codes_of_lanes(const lanes *q, int n, int offset, uint8_t *codes) {
+OUT_OF_LINE void store_codes_of_lanes(const lanes *q, int n, int offset, uint8_t *codes) {
     for (int i = 0; i < n; i++) {
         int32_t code[LANE_COUNT];
         for (int lane = 0; lane < LANE_COUNT; lane++) code[lane] = (int32_t)q[i][lane];

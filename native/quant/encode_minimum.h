@@ -31,7 +31,7 @@ ALWAYS_INLINE lanes code_with_minimum(const struct steps *steps, lanes x, lanes 
 
 /* Codes at a scale and a minimum, then the scale and minimum that are best for them; kept where they explain more.
  * Where codes are too much alike to tell both, the scale stays, and where the minimum would be below 0 it is 0. */
-ALWAYS_INLINE void try_line(const struct steps *steps, const struct lane_group *group, int n,
+OUT_OF_LINE void try_line(const struct steps *steps, const struct lane_group *group, int n,
                             const struct plain_sums *sums, lanes scale, lanes minimum, struct line *best) {
     const lanes zero = all_lanes(0), inverse_scale = inverse(scale);
     lanes wq = zero, wqq = zero, wxq = zero;
@@ -58,7 +58,7 @@ ALWAYS_INLINE void try_line(const struct steps *steps, const struct lane_group *
     best->minimum = choose(is_better, m, best->minimum);
 }
 
-ALWAYS_INLINE struct line find_line(const struct steps *steps, const struct lane_group *group, int n) {
+OUT_OF_LINE struct line find_line(const struct steps *steps, const struct lane_group *group, int n) {
     struct plain_sums sums = {all_lanes(0), all_lanes(0)};
     lanes low = group->x[0], high = group->x[0];
     for (int i = 0; i < n; i++) {
@@ -82,7 +82,7 @@ ALWAYS_INLINE struct line find_line(const struct steps *steps, const struct lane
     return best;
 }
 
-ALWAYS_INLINE lanes error_of_line(const struct steps *steps, const struct lane_group *group, int n, lanes scale,
+OUT_OF_LINE lanes error_of_line(const struct steps *steps, const struct lane_group *group, int n, lanes scale,
                                   lanes minimum) {
     const lanes inverse_scale = inverse(scale);
     lanes error = all_lanes(0);
@@ -94,7 +94,7 @@ ALWAYS_INLINE lanes error_of_line(const struct steps *steps, const struct lane_g
     return error;
 }
 
-ALWAYS_INLINE void codes_of_line(const struct steps *steps, const struct lane_group *group, int n, lanes scale,
+OUT_OF_LINE void codes_of_line(const struct steps *steps, const struct lane_group *group, int n, lanes scale,
                                  lanes minimum, lanes *q) {
     const lanes inverse_scale = inverse(scale);
     for (int i = 0; i < n; i++) q[i] = code_with_minimum(steps, group->x[i], inverse_scale, minimum);
@@ -102,7 +102,7 @@ ALWAYS_INLINE void codes_of_line(const struct steps *steps, const struct lane_gr
 
 /* ---- blocks with float16s of their own; m is what is added: -minimum ---- */
 
-ALWAYS_INLINE void fit_blocks_with_minimum(const struct steps *steps, const struct lane_group *group, int n,
+OUT_OF_LINE void fit_blocks_with_minimum(const struct steps *steps, const struct lane_group *group, int n,
                                            uint16_t *d, uint16_t *m, lanes *q) {
     const struct line line = find_line(steps, group, n);
     const lanes scale = round_scales(line.scale, group->unit, d);
@@ -124,23 +124,17 @@ struct super_line {
     float error[2];
 };
 
-ALWAYS_INLINE lanes spread_pair(const uint16_t *half, lanes unit, int parts) {
-    lanes d = all_lanes(0);
-    for (int lane = 0; lane < LANE_COUNT; lane++) d[lane] = f16_to_f32(half[lane / parts]) * unit[lane];
-    return d;
-}
-
 /* f and g about scale / d and minimum / m, the best of nine; kept for super-blocks where they leave less. */
-ALWAYS_INLINE void try_pair(const struct steps *steps, const struct pair_factors *factors,
+OUT_OF_LINE void try_pair(const struct steps *steps, const struct pair_factors *factors,
                             const struct lane_group *group, int n, const float *d, const float *m, lanes scale,
                             lanes minimum, struct super_line *best) {
-    uint16_t d16[2], m16[2];
+    uint16_t d16[2] = {0, 0}, m16[2] = {0, 0};
     const int parts = factors->parts, supers = LANE_COUNT / parts;
     for (int s = 0; s < supers; s++) {
         d16[s] = half_of(d[s], group->unit[s * parts]);
         m16[s] = half_of(m[s], group->unit[s * parts]);
     }
-    const lanes spread_d = spread_pair(d16, group->unit, parts), spread_m = spread_pair(m16, group->unit, parts);
+    const lanes spread_d = spread_halves(d16, group->unit, parts), spread_m = spread_halves(m16, group->unit, parts);
     const float high = (float)factors->high;
     const lanes f0 = round_lanes(clamp(scale * inverse(spread_d), 0, high));
     const lanes g0 = round_lanes(clamp(minimum * inverse(spread_m), 0, high));
@@ -169,12 +163,12 @@ ALWAYS_INLINE void try_pair(const struct steps *steps, const struct pair_factors
 
 /* d and m [2] that are best for the factors and codes of fit, over each whole super-block: with F = f q
  *     sum(w F F) d - sum(w F g) m = sum(w x F)     sum(w F g) d - sum(w g g) m = sum(w x g) */
-ALWAYS_INLINE void refit_pair(const struct steps *steps, const struct pair_factors *factors,
+OUT_OF_LINE void refit_pair(const struct steps *steps, const struct pair_factors *factors,
                               const struct lane_group *group, int n, const struct super_line *fit, float *d,
                               float *m) {
     const int parts = factors->parts;
-    const lanes scale = spread_pair(fit->d, group->unit, parts) * fit->f, inverse_scale = inverse(scale);
-    const lanes minimum = spread_pair(fit->m, group->unit, parts) * fit->g;
+    const lanes scale = spread_halves(fit->d, group->unit, parts) * fit->f, inverse_scale = inverse(scale);
+    const lanes minimum = spread_halves(fit->m, group->unit, parts) * fit->g;
     lanes sum_ff = all_lanes(0), sum_f = all_lanes(0), sum_xf = all_lanes(0), sum_w = all_lanes(0),
           sum_x = all_lanes(0);
     for (int i = 0; i < n; i++) {
@@ -206,7 +200,7 @@ ALWAYS_INLINE void refit_pair(const struct steps *steps, const struct pair_facto
     }
 }
 
-ALWAYS_INLINE void fit_supers_with_minimum(const struct steps *steps, const struct pair_factors *factors,
+OUT_OF_LINE void fit_supers_with_minimum(const struct steps *steps, const struct pair_factors *factors,
                                            const struct lane_group *group, int n, struct super_line *fit, lanes *q) {
     const struct line line = find_line(steps, group, n);
     const int parts = factors->parts;
@@ -226,13 +220,13 @@ ALWAYS_INLINE void fit_supers_with_minimum(const struct steps *steps, const stru
         try_pair(steps, factors, group, n, d, m, line.scale, line.minimum, fit);
     }
     for (int pass = 0; pass < 3; pass++) {
-        const lanes scale = spread_pair(fit->d, group->unit, parts) * fit->f;
-        const lanes minimum = spread_pair(fit->m, group->unit, parts) * fit->g;
+        const lanes scale = spread_halves(fit->d, group->unit, parts) * fit->f;
+        const lanes minimum = spread_halves(fit->m, group->unit, parts) * fit->g;
         refit_pair(steps, factors, group, n, fit, d, m);
         try_pair(steps, factors, group, n, d, m, scale, minimum, fit);
     }
-    codes_of_line(steps, group, n, spread_pair(fit->d, group->unit, parts) * fit->f,
-                  spread_pair(fit->m, group->unit, parts) * fit->g, q);
+    codes_of_line(steps, group, n, spread_halves(fit->d, group->unit, parts) * fit->f,
+                  spread_halves(fit->m, group->unit, parts) * fit->g, q);
 }
 
 #endif

@@ -36,7 +36,7 @@ struct best_scale {
     lanes gain, scale;
 };
 
-ALWAYS_INLINE void try_scale(const struct codes *codes, const struct lane_group *group, int n, lanes inverse_scale,
+OUT_OF_LINE void try_scale(const struct codes *codes, const struct lane_group *group, int n, lanes inverse_scale,
                              struct best_scale *best) {
     lanes xq = all_lanes(0), qq = all_lanes(0);
     for (int i = 0; i < n; i++) {
@@ -51,7 +51,7 @@ ALWAYS_INLINE void try_scale(const struct codes *codes, const struct lane_group 
 }
 
 /* Each lane's best scale; 0 where all values are 0. */
-ALWAYS_INLINE lanes find_scale(const struct codes *codes, const struct lane_group *group, int n) {
+OUT_OF_LINE lanes find_scale(const struct codes *codes, const struct lane_group *group, int n) {
     lanes top = all_lanes(0);
     for (int i = 0; i < n; i++) {
         const lane_bits is_larger = magnitude_of(group->x[i]) > magnitude_of(top);
@@ -69,7 +69,7 @@ ALWAYS_INLINE lanes find_scale(const struct codes *codes, const struct lane_grou
 }
 
 /* Weighted squares that codes at scale leave. */
-ALWAYS_INLINE lanes error_at(const struct codes *codes, const struct lane_group *group, int n, lanes scale) {
+OUT_OF_LINE lanes error_at(const struct codes *codes, const struct lane_group *group, int n, lanes scale) {
     const lanes inverse_scale = inverse(scale);
     lanes error = all_lanes(0);
     for (int i = 0; i < n; i++) {
@@ -83,7 +83,7 @@ ALWAYS_INLINE lanes error_at(const struct codes *codes, const struct lane_group 
 
 /* The float16 scales of a group's lanes, and q [n] = the codes' values at them. Beside the rounded scale its two
  * neighbours are tried: near the small end float16 is coarse. */
-ALWAYS_INLINE void fit_blocks(const struct codes *codes, const struct lane_group *group, int n, uint16_t *halves,
+OUT_OF_LINE void fit_blocks(const struct codes *codes, const struct lane_group *group, int n, uint16_t *halves,
                               lanes *q) {
     const lanes scale = find_scale(codes, group, n);
     lanes best_error = all_lanes(0), best = all_lanes(0);
@@ -116,19 +116,13 @@ struct super_fit {
 };
 
 /* sums [2] of the lanes of each super-block */
-ALWAYS_INLINE void sum_parts(lanes values, int parts, float *sums) {
+OUT_OF_LINE void sum_parts(lanes values, int parts, float *sums) {
     sums[0] = sums[1] = 0;
     for (int lane = 0; lane < LANE_COUNT; lane++) sums[lane / parts] += values[lane];
 }
 
-ALWAYS_INLINE lanes spread_halves(const uint16_t *half, lanes unit, int parts) {
-    lanes d = all_lanes(0);
-    for (int lane = 0; lane < LANE_COUNT; lane++) d[lane] = f16_to_f32(half[lane / parts]) * unit[lane];
-    return d;
-}
-
 /* Integer factors for d near scale / d, each the best of three. */
-ALWAYS_INLINE lanes find_factors(const struct codes *codes, const struct factors *factors,
+OUT_OF_LINE lanes find_factors(const struct codes *codes, const struct factors *factors,
                                  const struct lane_group *group, int n, lanes d, lanes scale, lanes *error_out) {
     const float low = (float)factors->low, high = (float)factors->high;
     const lanes start = clamp(round_lanes(clamp(scale * inverse(d), low, high)), low, high);
@@ -145,9 +139,9 @@ ALWAYS_INLINE lanes find_factors(const struct codes *codes, const struct factors
 }
 
 /* Factors for d, kept for each super-block where they leave less than best has. */
-ALWAYS_INLINE void try_super(const struct codes *codes, const struct factors *factors, const struct lane_group *group,
+OUT_OF_LINE void try_super(const struct codes *codes, const struct factors *factors, const struct lane_group *group,
                              int n, const float *d, lanes scale, struct super_fit *best) {
-    uint16_t half[2];
+    uint16_t half[2] = {0, 0};
     for (int s = 0; s < LANE_COUNT / factors->parts; s++) half[s] = half_of(d[s], group->unit[s * factors->parts]);
     const lanes spread = spread_halves(half, group->unit, factors->parts);
     lanes errors;
@@ -163,7 +157,7 @@ ALWAYS_INLINE void try_super(const struct codes *codes, const struct factors *fa
 }
 
 /* d [2] = the best for the factors and codes of fit: sum(w x f q) / sum(w (f q)^2). Scales that go with them too. */
-ALWAYS_INLINE lanes refit_super(const struct codes *codes, const struct factors *factors,
+OUT_OF_LINE lanes refit_super(const struct codes *codes, const struct factors *factors,
                                 const struct lane_group *group, int n, const struct super_fit *fit, float *d) {
     const lanes spread = spread_halves(fit->half, group->unit, factors->parts);
     const lanes inverse_scale = inverse(spread * fit->factor);
@@ -181,7 +175,7 @@ ALWAYS_INLINE lanes refit_super(const struct codes *codes, const struct factors 
 }
 
 /* d and factors of the group's super-blocks, and q [n] = the codes' values. */
-ALWAYS_INLINE void fit_supers(const struct codes *codes, const struct factors *factors,
+OUT_OF_LINE void fit_supers(const struct codes *codes, const struct factors *factors,
                               const struct lane_group *group, int n, struct super_fit *fit, lanes *q) {
     const lanes scale = find_scale(codes, group, n);
     float top[2] = {0, 0}, d[2] = {0, 0};
