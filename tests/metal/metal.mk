@@ -109,6 +109,12 @@ metal-driver: $(METAL_TESTERS)
 	@for tester in $^; do $(METAL_LSAN) timeout 120 $$tester > $$tester.log 2>&1 || { cat $$tester.log; exit 1; }; \
 	    echo "driver, $$(basename $$(dirname $$tester)): $$(grep passed $$tester.log)"; done
 
+# What a driver takes for launches, fences and the adoption of a file.
+GPU_PROBE = $(BUILD)/gpu-probe
+$(GPU_PROBE): $(BUILD)/tools/gpu_probe.o $(LIB)
+	@echo "ld $@"
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # ---- Apple's API ----
 
 metal-api: $(METAL_H) $(GENERATED)/metal_source.h
