@@ -81,6 +81,23 @@ static inline void nibbles_of_8(const uint8_t *p, int8_t *low, int8_t *high) {
     memcpy(high, &h, sizeof(h));
 }
 
+/* Factors of Q4_K and Q5_K, 8 pairs of 6 bits: the first four f, the first four g in the low bits of a byte each; f and
+ * g of the last four as nibbles of one byte, their upper pairs of bits in the tops of the first eight bytes. Returns
+ * eight bytes f. */
+static inline uint64_t factors_q4_k(const uint8_t *in, uint64_t *g) {
+    const uint32_t a = load_u32(in), b = load_u32(in + 4), c = load_u32(in + 8);
+    const uint32_t low = 0x0F0F0F0F, top = 0x30303030, six = 0x3F3F3F3F;
+    *g = (uint64_t)((c >> 4 & low) | (b >> 2 & top)) << 32 | (b & six);
+    return (uint64_t)((c & low) | (a >> 2 & top)) << 32 | (a & six);
+}
+
+static inline void put_factors_q4_k(const uint8_t *in, int8_t *f, int8_t *g) {
+    uint64_t minimums;
+    const uint64_t factors = factors_q4_k(in, &minimums);
+    memcpy(f, &factors, sizeof(factors));
+    memcpy(g, &minimums, sizeof(minimums));
+}
+
 /* ---- sums ---- */
 
 #define LANES 8

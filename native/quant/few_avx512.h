@@ -252,14 +252,6 @@ ALWAYS_INLINE void pair_q2_k(const uint8_t *const *w, struct panel_pair *pair) {
 
 /* ---- Q4_K: lane 2 c + h of step i takes the word i of chunk c, at bit 4 h ---- */
 
-/* factors_q4_k, all eight at once. */
-static inline void factors_q4_k_avx512(const uint8_t *in, __m128i *f, __m128i *g) {
-    const uint32_t a = load_u32(in), b = load_u32(in + 4), c = load_u32(in + 8);
-    const uint32_t low = 0x0F0F0F0F, top = 0x30303030, six = 0x3F3F3F3F;
-    *f = _mm_cvtsi64_si128((long long)((uint64_t)((c & low) | (a >> 2 & top)) << 32 | (a & six)));
-    *g = _mm_cvtsi64_si128((long long)((uint64_t)((c >> 4 & low) | (b >> 2 & top)) << 32 | (b & six)));
-}
-
 /* Steps 2 i (lower half) and 2 i + 1 of one row. */
 ALWAYS_INLINE __m512i words_q4_k(__m512i low, __m512i high, int i) {
     const __m512i word = _mm512_setr_epi32(0, 0, 8, 8, 16, 16, 24, 24, 1, 1, 9, 9, 17, 17, 25, 25);
@@ -267,10 +259,10 @@ ALWAYS_INLINE __m512i words_q4_k(__m512i low, __m512i high, int i) {
 }
 
 ALWAYS_INLINE void factors_of_two_q4_k(const uint8_t *const *w, __m512i *f_out, __m512i *g_out) {
-    __m128i f[2], g[2];
-    for (int k = 0; k < 2; k++) factors_q4_k_avx512(w[k] + 4, &f[k], &g[k]);
-    *f_out = _mm512_cvtepu8_epi32(_mm_unpacklo_epi64(f[0], f[1]));
-    *g_out = _mm512_cvtepu8_epi32(_mm_unpacklo_epi64(g[0], g[1]));
+    uint64_t g[2];
+    const uint64_t first = factors_q4_k(w[0] + 4, &g[0]), second = factors_q4_k(w[1] + 4, &g[1]);
+    *f_out = _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)second, (long long)first));
+    *g_out = _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)g[1], (long long)g[0]));
 }
 
 ALWAYS_INLINE void step_q4_k(const uint8_t *const *w, const struct glm52_q8 *x, int x_count, size_t at, __m512 *lane) {

@@ -12,8 +12,10 @@
  *     Q5_K 63 * 31 * 127 * 32 = 7,936,992  Q6_K 128 * 32 * 127 * 32 = 16,646,144, and |k| <= 63 * 127 * 32 = 256,032
  * all below 2^24; and |f * code| <= 4,096, which is an int16. */
 #include "panel.h"
-#ifdef __AVX512VBMI__
+#if defined(__AVX512VBMI__)
 #include "few_avx512.h"
+#elif defined(FEW_BY_AVX2)
+#include "few_avx2.h"
 #endif
 
 /* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
@@ -82,17 +84,6 @@ static inline void factors_q3_k(const uint8_t *in, int8_t *f) {
     }
 }
 
-/* 8 pairs of 6 bits: the first four f, the first four g in the low bits of a byte each; f and g of the last four
- * as nibbles of one byte, their upper pairs of bits in the tops of the first eight bytes. */
-static inline void factors_q4_k(const uint8_t *in, int8_t *f, int8_t *g) {
-    for (int i = 0; i < 4; i++) {
-        f[i] = (int8_t)(in[i] & 63);
-        g[i] = (int8_t)(in[4 + i] & 63);
-        f[4 + i] = (int8_t)((in[8 + i] & 15) | (in[i] >> 6) << 4);
-        g[4 + i] = (int8_t)((in[8 + i] >> 4) | (in[4 + i] >> 6) << 4);
-    }
-}
-
 /* ---- Q3_K and Q6_K ---- */
 
 static inline float unpack_q3_k(const uint8_t *block, int16_t *code, int8_t *factor) {
@@ -111,6 +102,12 @@ GLM52_DEFINE_SUPER(Q3_K, 11, 110, 16, 4, unpack_q3_k);
 #ifdef __AVX512VBMI__
 GLM52_SUPER_FUNCTIONS(q6_k, 210, 16, unpack_q6_k)
 PAIR_FUNCTIONS(q6_k, pair_q6_k, 210, {16, false, 32, true})
+FEW_FUNCTION(q6_k, step_q6_k, 210)
+GLM52_DEFINE_FORMAT(Q6_K, 14, SUPER, 210, decode_q6_k, dot_q6_k, PANEL_AND_FEW_OF(q6_k, arrange_words));
+#elif defined(FEW_BY_AVX2)
+GLM52_SUPER_FUNCTIONS(q6_k, 210, 16, unpack_q6_k)
+PANEL_OF_SUPER(q6_k, unpack_q6_k)
+PANEL_FUNCTIONS(q6_k, group_q6_k, 210, {16, false, 32, false})
 FEW_FUNCTION(q6_k, step_q6_k, 210)
 GLM52_DEFINE_FORMAT(Q6_K, 14, SUPER, 210, decode_q6_k, dot_q6_k, PANEL_AND_FEW_OF(q6_k, arrange_words));
 #else
@@ -177,7 +174,7 @@ ALWAYS_INLINE void decode_by_32(unpack_codes *unpack, size_t bytes, const uint8_
         int16_t code[SUPER];
         int8_t f[8], g[8];
         unpack(block, code);
-        factors_q4_k(block + 4, f, g);
+        put_factors_q4_k(block + 4, f, g);
         const float d = load_f16(block), m = load_f16(block + 2);
         for (int b = 0; b < 8; b++, out += 32) {
             const float df = d * (float)f[b], mg = m * (float)g[b];
@@ -195,7 +192,7 @@ ALWAYS_INLINE float dot_by_32(unpack_codes *unpack, size_t bytes, const uint8_t 
         int8_t f[8], g[8];
         int32_t n[8], k[8];
         unpack(block, code);
-        factors_q4_k(block + 4, f, g);
+        put_factors_q4_k(block + 4, f, g);
         dot_super(code, row->q + at, n);
         for (int b = 0; b < 8; b++) {
             n[b] *= f[b];
@@ -235,7 +232,7 @@ static inline void set_floats(float d, float m, struct unpacked *out) {
 ALWAYS_INLINE void group_by_32(unpack_codes *unpack, const uint8_t *block, struct unpacked *out) {
     int8_t g[8];
     unpack(block, out->code);
-    factors_q4_k(block + 4, out->f, g);
+    put_factors_q4_k(block + 4, out->f, g);
     for (int b = 0; b < 8; b++) out->g[2 * b] = out->g[2 * b + 1] = g[b];
     set_floats(load_f16(block), load_f16(block + 2), out);
 }
@@ -273,7 +270,14 @@ static inline void group_q4_k(const uint8_t *block, int blocks, struct unpacked 
 
 PANEL_FUNCTIONS(q2_k, group_q2_k, 84, {16, true, 3, false})
 PANEL_FUNCTIONS(q4_k, group_q4_k, 144, {8, true, 15, false})
+#ifdef FEW_BY_AVX2
+FEW_FUNCTION(q2_k, step_q2_k, 84)
+FEW_FUNCTION(q4_k, step_q4_k, 144)
+GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_AND_FEW_OF(q2_k, arrange_words));
+GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_AND_FEW_OF(q4_k, arrange_nibbles));
+#else
 GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_OF(q2_k));
 GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_OF(q4_k));
+#endif
 
 #endif

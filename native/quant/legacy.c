@@ -10,8 +10,8 @@
 #include "panel.h"
 #if defined(__AVX512VBMI__)
 #include "few_avx512.h"
-#elif defined(__AVX2__) && defined(__F16C__)
-#include "super_avx2.h"
+#elif defined(FEW_BY_AVX2)
+#include "few_avx2.h"
 #endif
 
 /* code [32]: low nibbles, then high ones */
@@ -110,7 +110,7 @@ DEFINE(Q4_1, 3, 20, true, 15, unpack_q4_1);
 DEFINE(Q5_0, 6, 22, false, 16, unpack_q5_0);
 DEFINE(Q5_1, 7, 24, true, 31, unpack_q5_1);
 
-#ifdef __AVX512VBMI__
+#if defined(__AVX512VBMI__) || defined(FEW_BY_AVX2)
 static void decode_q8_0(const void *blocks, float *out, size_t count) {
     decode_32s(unpack_q8_0, 34, false, blocks, out, count);
 }
@@ -119,6 +119,7 @@ static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t cou
     return dot_32s(unpack_q8_0, 34, false, blocks, row, count);
 }
 
+#ifdef __AVX512VBMI__
 static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
     struct codes c;
     if (blocks == 8) {
@@ -133,24 +134,16 @@ static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked 
     }
 }
 
-FEW_FUNCTION(q8_0, step_q8_0, 8 * 34)
 PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, true})
-GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_AND_FEW_OF(q8_0, arrange_words));
-#elif defined(__AVX2__) && defined(__F16C__)
-static void decode_q8_0(const void *blocks, float *out, size_t count) {
-    decode_32s(unpack_q8_0, 34, false, blocks, out, count);
-}
-
-static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t count) {
-    return dot_q8_0_avx2(blocks, row, count);
-}
-
+#else
 static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
     unpack_32s(unpack_q8_0, 34, false, block, blocks, out);
 }
 
 PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, false})
-GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_OF(q8_0));
+#endif
+FEW_FUNCTION(q8_0, step_q8_0, 8 * 34)
+GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_AND_FEW_OF(q8_0, arrange_words));
 #else
 DEFINE(Q8_0, 8, 34, false, 128, unpack_q8_0);
 #endif

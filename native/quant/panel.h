@@ -35,6 +35,11 @@ struct unpacked {
 /* Unpacks blocks (1..8) blocks of 32: all but what the kind says is not there. */
 typedef void unpack_group(const uint8_t *block, int blocks, struct unpacked *out);
 
+/* Where dot_few is written by hand for vectors of 32 bytes: few_avx2.h. */
+#if defined(__AVX2__) && (defined(__F16C__) || defined(__AVX512F__)) && !defined(__AVX512VBMI__)
+#define FEW_BY_AVX2
+#endif
+
 #ifndef __AVX2__
 /* Without vectors of 32 bytes unpacking once for many rows does not pay: rows are multiplied one by one. */
 #define PANEL_FUNCTIONS(name, unpack, stride, ...)
