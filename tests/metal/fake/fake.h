@@ -19,7 +19,7 @@ NSError *fm_error(NSString *domain, long code, NSString *words);
 const struct fm_executor *fm_executor(void);
 void fm_note_source(NSString *source, NSString *options);
 void fm_added(void *memory, size_t bytes); /* mapped or made: refuses nothing, tells the executor */
-void fm_removed(void *memory);
+void fm_removed(void *memory, size_t bytes);
 
 @interface FMObject : NSObject
 @end

@@ -36,7 +36,7 @@ struct fm_executor {
     const char *(*run)(const struct fm_run *);
     /* What memory there is; may be NULL. */
     void (*mapped)(void *memory, size_t bytes);
-    void (*unmapped)(void *memory);
+    void (*unmapped)(void *memory, size_t bytes);
 };
 void fm_use(const struct fm_executor *);
 

@@ -103,7 +103,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 
 @implementation FMBuffer
 - (void)dealloc {
-    fm_removed(memory);
+    fm_removed(memory, bytes);
     if (owned != NULL) memset(memory, 0xDD, bytes);
     free(owned);
     [super dealloc];

@@ -19,7 +19,7 @@ static char message[4096];
 /* Buffers, and what part of each the simulator was told of: buffers over one mapping overlap. */
 static struct {
     const uint8_t *memory, *told;
-    size_t bytes;
+    size_t bytes, told_bytes;
 } spans[SPANS_MAX];
 static uint32_t span_count;
 
@@ -31,28 +31,49 @@ static glm52_status keep_message(glm52_status status, const char *format, ...) {
     return status;
 }
 
+/* Tells the simulator of what it doesn't know yet of a buffer. */
+static void tell(uint32_t at) {
+    const uint8_t *begin = spans[at].memory, *end = begin + spans[at].bytes;
+    for (uint32_t i = 0; i < span_count; i++) {
+        if (i == at || spans[i].told == NULL) continue;
+        const uint8_t *other = spans[i].told, *other_end = other + spans[i].told_bytes;
+        if (other <= begin && other_end > begin) begin = other_end;
+        else if (other > begin && other < end) end = other;
+    }
+    spans[at].told = begin < end && sim->adopt(state, begin, (size_t)(end - begin), true) == GLM52_OK ? begin : NULL;
+    spans[at].told_bytes = begin < end ? (size_t)(end - begin) : 0;
+}
+
+static void forget(uint32_t at) {
+    if (spans[at].told != NULL) sim->disown(state, spans[at].told);
+    spans[at].told = NULL;
+}
+
 static void mapped(void *memory, size_t bytes) {
     pthread_mutex_lock(&lock);
-    const uint8_t *begin = memory, *end = begin + bytes;
-    for (uint32_t i = 0; i < span_count; i++) {
-        const uint8_t *other_end = spans[i].memory + spans[i].bytes;
-        if (spans[i].memory <= begin && other_end > begin) begin = other_end;
-    }
-    const bool is_told = begin < end && sim->adopt(state, begin, (size_t)(end - begin), true) == GLM52_OK;
     if (span_count == SPANS_MAX) abort();
     spans[span_count].memory = memory;
-    spans[span_count].told = is_told ? begin : NULL;
-    spans[span_count++].bytes = bytes;
+    spans[span_count].told = NULL;
+    spans[span_count].bytes = bytes;
+    tell(span_count++);
     pthread_mutex_unlock(&lock);
 }
 
-static void unmapped(void *memory) {
+/* What others of the same memory left to this buffer is theirs now: a buffer may go when the next one over the same file
+ * has come. */
+static void unmapped(void *memory, size_t bytes) {
     pthread_mutex_lock(&lock);
+    uint32_t at = 0;
+    while (at < span_count && (spans[at].memory != memory || spans[at].bytes != bytes)) at++;
+    if (at == span_count) abort();
+    forget(at);
+    const uint8_t *begin = spans[at].memory, *end = begin + bytes;
+    spans[at] = spans[--span_count];
     for (uint32_t i = 0; i < span_count; i++) {
-        if (spans[i].memory != memory) continue;
-        if (spans[i].told != NULL) sim->disown(state, spans[i].told);
-        spans[i] = spans[--span_count];
-        break;
+        if (spans[i].memory >= end || spans[i].memory + spans[i].bytes <= begin) continue;
+        if (spans[i].told == spans[i].memory && spans[i].told_bytes == spans[i].bytes) continue;
+        forget(i);
+        tell(i);
     }
     pthread_mutex_unlock(&lock);
 }

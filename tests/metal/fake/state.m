@@ -142,8 +142,8 @@ void fm_added(void *memory, size_t bytes) {
     if (executor->mapped != NULL) executor->mapped(memory, bytes);
 }
 
-void fm_removed(void *memory) {
-    if (executor->unmapped != NULL) executor->unmapped(memory);
+void fm_removed(void *memory, size_t bytes) {
+    if (executor->unmapped != NULL) executor->unmapped(memory, bytes);
 }
 
 void fm_note_source(NSString *source, NSString *options) {
