@@ -33,6 +33,11 @@ void glm52_batch_matmul(const struct glm52_batch *b, float *out, const float *x,
 void glm52_observe_layer(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number);
 void glm52_observe_selection(const struct glm52_batch *b, uint32_t first, uint32_t end);
 void glm52_observe_all_visible(const struct glm52_batch *b, uint32_t end);
+/* inputs.c, while engine.inputs is not NULL: the rows x that a matrix is about to be multiplied with; and those of a
+ * layer's routed experts, when act.x and the routes are there. */
+void glm52_inputs_show(const struct glm52_batch *b, const struct glm52_matrix *matrix, const float *x,
+                       uint32_t row_stride, uint32_t group_stride);
+void glm52_inputs_show_experts(const struct glm52_batch *b, const struct glm52_layer *layer);
 /* act.h through one layer; number is where its caches are. Errors: as glm52_forward. */
 glm52_status glm52_batch_layer(const struct glm52_batch *b, const struct glm52_layer *layer, uint32_t number);
 

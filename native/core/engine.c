@@ -139,6 +139,7 @@ glm52_status glm52_engine_open(glm52_model *model, const glm52_engine_options *o
 void glm52_engine_close(glm52_engine *engine) {
     if (engine == NULL) return;
     if (engine->backend != NULL) {
+        glm52_inputs_end(engine);
         engine->ops->release(engine->backend, engine->activation_memory);
         glm52_conversation_close(engine, &engine->held);
         engine->ops->close(engine->backend);

@@ -128,6 +128,7 @@ struct glm52_engine {
     void *logits_observer_user;
     uint32_t logits_observed_from;
     float *observed_logits;         /* [vocab] while there is a logits_observer, else NULL */
+    struct glm52_inputs_watch *inputs; /* who is shown the inputs of matrices (inputs.c); NULL: nobody */
     glm52_stats stats;
 };
 
@@ -160,6 +161,9 @@ size_t glm52_caches_lay(const struct glm52_model *model, const glm52_engine_opti
 uint64_t glm52_plan_session(const struct glm52_model *model, const glm52_engine_options *options);
 uint32_t glm52_plan_score_rows(const glm52_shape *shape, const glm52_engine_options *options);
 uint32_t glm52_plan_selected_stride(const glm52_shape *shape, const glm52_engine_options *options);
+
+/* inputs.c. Ends glm52_observe_inputs. */
+void glm52_inputs_end(struct glm52_engine *engine);
 
 /* adopt.c. Tells the backend of the model's sizes and of the memory that operations read. Errors: what the backend
  * reports. */

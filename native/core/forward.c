@@ -24,6 +24,7 @@ void glm52_batch_matmul(const struct glm52_batch *b, float *out, const float *x,
         .type = matrix->type, .exact = b->engine->options.quality,
         .x_row_stride = matrix->in_count, .x_group_stride = matrix->in_count,
         .out_row_stride = matrix->out_count, .out_group_stride = matrix->out_count};
+    if (b->engine->inputs != NULL) glm52_inputs_show(b, matrix, x, args.x_row_stride, args.x_group_stride);
     b->ops->matmul(b->backend, &args, out, x, matrix->data);
 }
 
@@ -36,6 +37,7 @@ static void matmul_heads(const struct glm52_batch *b, float *out, const float *x
         .group_count = heads, .type = matrix->type, .exact = b->engine->options.quality,
         .x_row_stride = heads * x_head_stride, .x_group_stride = x_head_stride,
         .out_row_stride = heads * matrix->out_count, .out_group_stride = matrix->out_count};
+    if (b->engine->inputs != NULL) glm52_inputs_show(b, matrix, x, args.x_row_stride, args.x_group_stride);
     b->ops->matmul(b->backend, &args, out, x, matrix->data);
 }
 
@@ -274,6 +276,7 @@ static glm52_status feed_forward(const struct glm52_batch *b, const struct glm52
         return predict_experts(b, number, true);
     }
     choose_experts(b, layer, act->x, act->router_logits, act->route_ids, act->route_weights);
+    if (b->engine->inputs != NULL) glm52_inputs_show_experts(b, layer);
     b->ops->clear(b->backend, act->routed, (size_t)b->rows * b->shape->hidden * sizeof(float));
     if (b->engine->stream == NULL) {
         dense_network(b, layer);

@@ -1,8 +1,8 @@
-/* glm52_encode.h - quantising: float32 rows to blocks of a type. The other direction is glm52_quant_decode in
- * glm52_ops.h.
+/* glm52_encode.h - quantising: float32 rows to blocks of a type, and what importance is made of. The other direction
+ * is glm52_quant_decode in glm52_ops.h.
  *
- * Every call may run on several threads at once. Rows are independent of each other, and a block's bytes depend on its
- * own values and importances alone: however rows are shared out, the bytes are the same, on every processor. */
+ * glm52_quant_encode may run on several threads at once. Rows are independent of each other, and a block's bytes depend
+ * on its own values and importances alone: however rows are shared out, the bytes are the same, on every processor. */
 #ifndef GLM52_ENCODE_PUBLIC_H
 #define GLM52_ENCODE_PUBLIC_H
 
@@ -33,6 +33,22 @@ GLM52_API glm52_status glm52_encode_type(uint32_t index, uint32_t *type_out);
  * multiple of the type's block, a value is refused, or an importance is negative or not finite. */
 GLM52_API glm52_status glm52_quant_encode(uint32_t type, const float *x, const float *importance, uint64_t row_count,
                                           uint64_t row_size, void *blocks);
+
+/* What rows of activations a matrix is multiplied with. Everything is valid during the call. */
+typedef struct glm52_inputs {
+    const char *tensor;      /* name of the matrix */
+    const float *x;          /* [row_count, group_count, column_count], with strides in values */
+    uint32_t row_count, group_count, column_count, row_stride, group_stride;
+    const int32_t *experts;  /* [row_count, used_count] the experts that a row goes to; NULL: all rows, every group */
+    uint32_t used_count, expert_count;
+} glm52_inputs;
+typedef void glm52_inputs_observer(void *user, const glm52_inputs *inputs);
+
+/* Has observer called with the inputs of every matrix of every batch, on the calling thread: rows of attention heads
+ * as groups, rows of routed experts with their experts' numbers. Results of the engine do not change by a bit; a pass
+ * takes longer, because what the experts' down matrices get is computed once more. NULL ends it, and frees what it took.
+ * Errors: ARGUMENT if engine is NULL; UNSUPPORTED on backends other than the CPU's; MEMORY. */
+GLM52_API glm52_status glm52_observe_inputs(glm52_engine *engine, glm52_inputs_observer *observer, void *user);
 
 /* cdef: end */
 

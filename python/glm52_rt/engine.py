@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from .native import KV_TYPES, NativeEngine, NativeSession, Observation, Progress
 from .native_logits import LogitsCallback, observe_logits
 from .sampling import Sampler
 from .streaming import LayerStats, Streaming, StreamStats
+
+if TYPE_CHECKING:
+    from .native_inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,15 @@ class Engine:
         too; logits are float32 [vocab], a copy, bit for bit what feeding tokens one by one would show. Tokens run ahead
         are not shown. None ends it. An exception in it is raised by the call that fed the token, once that is done."""
         observe_logits(self._native, callback, _number("first", first))
+
+    def observe_inputs(self, callback: "Callable[[Inputs], Any] | None") -> None:
+        """Has callback(inputs) called with the rows that each matrix is about to be multiplied with, those of routed
+        experts with the experts' numbers (native_inputs.Inputs): what importance matrices are made of. No result
+        changes; a pass takes longer. None ends it. An exception in it is raised by the call that ran the layer, once
+        that is done. Raises UnsupportedError on backends other than the CPU's."""
+        from .native_inputs import observe_inputs
+
+        observe_inputs(self._native, callback)
 
     @property
     def backend(self) -> str:

@@ -460,6 +460,7 @@ class NativeEngine:
         self._inside: int | None = None  # the thread that runs a call
         self._observer: Callable[[Observation], Any] | None = None
         self.logits_watch: Any = None  # native_logits.py
+        self.inputs_watch: Any = None  # native_inputs.py
         self._self = ffi.new_handle(self)
         self._vocab = lib.glm52_model_shape(model.pointer).vocab
         self._hidden = lib.glm52_model_shape(model.pointer).hidden

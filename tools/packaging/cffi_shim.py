@@ -18,6 +18,7 @@ END = "/* cdef: end */"
 CALLBACKS = """
 extern "Python" bool glm52_py_progress(void *user, uint32_t position);
 extern "Python" void glm52_py_observer(void *user, const glm52_observation *observation);
+extern "Python" void glm52_py_inputs(void *user, const glm52_inputs *inputs);
 extern "Python" void glm52_py_logits(void *user, uint32_t position, const float *logits);
 extern "Python" int64_t glm52_py_read(void *user, int32_t file, void *buffer, uint64_t bytes, uint64_t offset,
                                       int32_t *error_out);
