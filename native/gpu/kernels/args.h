@@ -25,16 +25,23 @@ typedef struct glm52_attend_args {
     float scale;
 } glm52_attend_args;
 
-/* What moe_expand does: see there. */
+/* What moe_expand and moe_tile do: see there. */
 #define MOE_BOTH 0
 #define MOE_GATE 1
 #define MOE_UP 2
+#define MOE_DOWN 3
+/* Experts that moe_group comes for. */
+#define MOE_GROUP_EXPERTS 4096
 
 /* One row of activations for each of a row's used_count choices, against matrices of out_count rows of in_count values;
  * the rest as in glm52_matvec_args. */
 typedef struct glm52_moe_kernel_args {
     uint32_t used_count, in_count, out_count, row_bytes, parts, is_wide, x_stride, what;
 } glm52_moe_kernel_args;
+
+typedef struct glm52_moe_group_args {
+    uint32_t pair_count, expert_count, tile_max;
+} glm52_moe_group_args;
 
 typedef struct glm52_moe_add_args {
     uint32_t used_count, size, out_stride;

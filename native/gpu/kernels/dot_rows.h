@@ -6,7 +6,8 @@
  * a fused multiply-add. The sums of the lanes are added by simd_sum; those of the parts in ascending order. None of it
  * depends on how many rows of activations there are, so a row's result has the same bits among 1 and among 8.
  *
- * One row of activations is first put in threadgroup memory, some chunks at a time, in the order in which lanes take it. */
+ * One and two rows of activations are first put in threadgroup memory, some chunks at a time, in the order in which lanes
+ * take them. */
 #ifndef GLM52_KERNELS_DOT_ROWS_H
 #define GLM52_KERNELS_DOT_ROWS_H
 
@@ -17,6 +18,8 @@
 #define SIMDGROUPS 8
 /* Steps that are staged at once: one item a thread. */
 #define STAGE_STEPS SIMDGROUPS
+/* Rows of activations that are staged. */
+#define STAGE_ROWS 2
 /* Words of threadgroup memory for them, and for the sums of their sets. */
 #define STAGE_WORDS (STAGE_STEPS * SIMD_WIDTH * (16 + 2))
 
@@ -76,46 +79,53 @@ static float add_sets(thread const float4 *w, thread const float *scale, thread 
     return sum;
 }
 
-/* staged [STAGE_STEPS][4][SIMD_WIDTH] of float4, behind them [STAGE_STEPS][2][SIMD_WIDTH] sums of sets: from x on, which has
- * left values. */
-template <typename T>
-static void stage(T type, device const float *x, uint left, bool is_wide, uint index, threadgroup float4 *staged) {
-    const uint lane = index % SIMD_WIDTH, all = index / SIMD_WIDTH, steps = lanes_of<T>::steps;
+/* staged [STAGE_STEPS][4][SIMD_WIDTH] of float4, behind them [STAGE_STEPS][2][SIMD_WIDTH] sums of sets: STAGE_STEPS / ROWS
+ * steps of each of x_rows rows from x on, which have left values. */
+template <typename T, uint ROWS>
+static void stage(T type, device const float *x, uint x_stride, uint x_rows, uint left, bool is_wide, uint index,
+                  threadgroup float4 *staged) {
+    const uint lane = index % SIMD_WIDTH, item = index / SIMD_WIDTH, steps = lanes_of<T>::steps;
+    const uint row = item / (STAGE_STEPS / ROWS), all = item % (STAGE_STEPS / ROWS);
     const uint skipped = all / steps * (STEP * steps);
     float4 v[4];
     float v_sum[4];
-    lane_activations(type, x + (skipped < left ? skipped : 0), lane, all % steps, left > skipped ? left - skipped : 0, is_wide,
-                     v);
-    for (uint j = 0; j < 4; j++) staged[(all * 4 + j) * SIMD_WIDTH + lane] = v[j];
+    lane_activations(type, x + ulong(min(row, x_rows - 1)) * x_stride + (skipped < left ? skipped : 0), lane, all % steps,
+                     left > skipped ? left - skipped : 0, is_wide, v);
+    for (uint j = 0; j < 4; j++) staged[(item * 4 + j) * SIMD_WIDTH + lane] = v[j];
     if (lanes_of<T>::has_offset != 0) {
         threadgroup float *sums = (threadgroup float *)(staged + STAGE_STEPS * 4 * SIMD_WIDTH);
         add_activations<lanes_of<T>::sets>(v, v_sum);
-        for (uint s = 0; s < lanes_of<T>::sets; s++) sums[(all * 2 + s) * SIMD_WIDTH + lane] = v_sum[s];
+        for (uint s = 0; s < lanes_of<T>::sets; s++) sums[(item * 2 + s) * SIMD_WIDTH + lane] = v_sum[s];
     }
 }
 
-/* sum [TILE] += the lane's share of the chunk at weights (of the first of rows rows) times one staged row; step is the first
- * of it among those that are staged. */
-template <typename T>
+/* sum [TILE][ROWS] += the lane's share of the chunk at weights (of the first of rows rows) times ROWS staged rows; step is
+ * the first of it among those that are staged. */
+template <typename T, uint ROWS>
 static void dot_staged(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
                        uint left, bool is_aligned, threadgroup const float4 *staged, uint first_step, uint lane,
                        thread float *sum) {
     threadgroup const float *sums = (threadgroup const float *)(staged + STAGE_STEPS * 4 * SIMD_WIDTH);
 #pragma unroll
     for (uint step = 0; step < lanes_of<T>::steps; step++) {
-        const uint all = first_step + step;
-        float4 v[4];
-        float v_sum[4];
-        for (uint j = 0; j < 4; j++) v[j] = staged[(all * 4 + j) * SIMD_WIDTH + lane];
-        if (lanes_of<T>::has_offset != 0) {
-            for (uint s = 0; s < lanes_of<T>::sets; s++) v_sum[s] = sums[(all * 2 + s) * SIMD_WIDTH + lane];
+        float4 v[ROWS][4];
+        float v_sum[ROWS][4];
+        for (uint m = 0; m < ROWS; m++) {
+            const uint item = m * (STAGE_STEPS / ROWS) + first_step + step;
+            for (uint j = 0; j < 4; j++) v[m][j] = staged[(item * 4 + j) * SIMD_WIDTH + lane];
+            if (lanes_of<T>::has_offset != 0) {
+                for (uint s = 0; s < lanes_of<T>::sets; s++) v_sum[m][s] = sums[(item * 2 + s) * SIMD_WIDTH + lane];
+            }
         }
         for (uint n = 0; n < TILE; n++) {
             float4 w[4];
             float scale[4], offset[4];
             lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step, left, is_aligned, w, scale,
                        offset);
-            sum[n] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(w, scale, offset, v, v_sum, sum[n]);
+            for (uint m = 0; m < ROWS; m++) {
+                sum[n * ROWS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
+                    w, scale, offset, v[m], v_sum[m], sum[n * ROWS + m]);
+            }
         }
     }
 }
@@ -153,21 +163,22 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
                      threadgroup float4 *staged, thread float *sum) {
     const uint size = STEP * lanes_of<T>::steps, chunk_bytes = size / T::block_values * T::block_bytes;
     for (uint i = 0; i < TILE * ROWS; i++) sum[i] = 0.0f;
-    if (ROWS > 1) {
+    if (ROWS > STAGE_ROWS) {
         for (uint chunk = at.part; chunk * size < in_count && rows > 0; chunk += at.parts) {
             dot_many<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
                               is_wide, x + chunk * size, x_stride, x_rows, at.lane, sum);
         }
     } else {
-        const uint chunks = STAGE_STEPS / lanes_of<T>::steps;
+        const uint chunks = STAGE_STEPS / (ROWS * lanes_of<T>::steps);
         for (uint first = 0; first * size < in_count; first += chunks) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            stage(type, x + first * size, in_count - first * size, (is_wide & WIDE_X) != 0, at.index, staged);
+            stage<T, ROWS>(type, x + first * size, x_stride, x_rows, in_count - first * size, (is_wide & WIDE_X) != 0,
+                           at.index, staged);
             threadgroup_barrier(mem_flags::mem_threadgroup);
             const uint before = (first + at.parts - 1 - at.part) / at.parts;
             for (uint chunk = before * at.parts + at.part; chunk < first + chunks && chunk * size < in_count && rows > 0;
                  chunk += at.parts) {
-                dot_staged(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
+                dot_staged<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
                            (is_wide & WIDE_WEIGHTS) != 0, staged, (chunk - first) * lanes_of<T>::steps, at.lane, sum);
             }
         }

@@ -1,8 +1,10 @@
 /* matmul.metal - a matrix, or one per group, times rows of activations.
  *
  * matvec: up to 8 rows, the order of sums in dot_rows.h. A threadgroup's simdgroups are tiles of 4 rows of weights times
- * parts of a row. */
+ * parts of a row.
+ * matmul: any number of rows, in tiles of 64, the order of sums in tile.h. */
 #include "dot_rows.h"
+#include "tile.h"
 
 template <typename T, uint ROWS>
 kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float *out [[buffer(1)]],
@@ -11,7 +13,7 @@ kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float 
                    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float partial[SIMDGROUPS * TILE * ROWS];
     threadgroup uint space[lanes_of<T>::space + 1];
-    threadgroup float4 staged[ROWS > 1 ? 1 : STAGE_WORDS / 4];
+    threadgroup float4 staged[ROWS > STAGE_ROWS ? 1 : STAGE_WORDS / 4];
     const uint tiles = SIMDGROUPS / args.parts;
     const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
     const place at = {index, lane, simdgroup, simdgroup % args.parts, args.parts};
@@ -40,8 +42,31 @@ kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float 
     }
 }
 
+/* Group: x is a tile of rows of weights, y a matrix, z a tile of rows of activations. */
+template <typename T>
+kernel void matmul(constant glm52_matvec_args &args [[buffer(0)]], device float *out [[buffer(1)]],
+                   device const float *x [[buffer(2)]], device const uchar *weights [[buffer(3)]],
+                   uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+                   uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float space[TILE_SPACE];
+    const uint first = group.x * TILE_ROWS, x_first = group.z * TILE_ROWS, row = index / 2 % TILE_ROWS;
+    const ulong of_weights = ulong(group.y) * args.out_count + min(first + row, args.out_count - 1);
+    multiply_tile(T(), weights + of_weights * args.row_bytes,
+                  x + ulong(min(x_first + row, args.row_count - 1)) * args.x_row_stride +
+                      ulong(group.y) * args.x_group_stride,
+                  args.in_count, (args.is_wide & WIDE_X) != 0, index, simdgroup, space);
+    for (uint i = index; i < TILE_ROWS * TILE_ROWS; i += TILE_THREADS) {
+        const uint r = x_first + i / TILE_ROWS, column = first + i % TILE_ROWS;
+        if (r < args.row_count && column < args.out_count) {
+            out[ulong(r) * args.out_row_stride + ulong(group.y) * args.out_group_stride + column] = space[i];
+        }
+    }
+}
+
 #define MATVEC_PARAMETERS                                                                                       \
     constant glm52_matvec_args &, device float *, device const float *, device const uchar *, uint3, uint, uint, uint
+#define MATMUL_PARAMETERS                                                                                       \
+    constant glm52_matvec_args &, device float *, device const float *, device const uchar *, uint3, uint, uint
 
 template [[host_name("matvec_f32_1")]] kernel void matvec<f32, 1>(MATVEC_PARAMETERS);
 template [[host_name("matvec_f32_2")]] kernel void matvec<f32, 2>(MATVEC_PARAMETERS);
@@ -135,3 +160,26 @@ template [[host_name("matvec_mxfp4_1")]] kernel void matvec<mxfp4, 1>(MATVEC_PAR
 template [[host_name("matvec_mxfp4_2")]] kernel void matvec<mxfp4, 2>(MATVEC_PARAMETERS);
 template [[host_name("matvec_mxfp4_4")]] kernel void matvec<mxfp4, 4>(MATVEC_PARAMETERS);
 template [[host_name("matvec_mxfp4_8")]] kernel void matvec<mxfp4, 8>(MATVEC_PARAMETERS);
+template [[host_name("matmul_f32")]] kernel void matmul<f32>(MATMUL_PARAMETERS);
+template [[host_name("matmul_f16")]] kernel void matmul<f16>(MATMUL_PARAMETERS);
+template [[host_name("matmul_bf16")]] kernel void matmul<bf16>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q4_0")]] kernel void matmul<q4_0>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q4_1")]] kernel void matmul<q4_1>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q5_0")]] kernel void matmul<q5_0>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q5_1")]] kernel void matmul<q5_1>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q8_0")]] kernel void matmul<q8_0>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q2_k")]] kernel void matmul<q2_k>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q3_k")]] kernel void matmul<q3_k>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q4_k")]] kernel void matmul<q4_k>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q5_k")]] kernel void matmul<q5_k>(MATMUL_PARAMETERS);
+template [[host_name("matmul_q6_k")]] kernel void matmul<q6_k>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq1_s")]] kernel void matmul<iq1_s>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq1_m")]] kernel void matmul<iq1_m>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq2_xxs")]] kernel void matmul<iq2_xxs>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq2_xs")]] kernel void matmul<iq2_xs>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq2_s")]] kernel void matmul<iq2_s>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq3_xxs")]] kernel void matmul<iq3_xxs>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq3_s")]] kernel void matmul<iq3_s>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq4_nl")]] kernel void matmul<iq4_nl>(MATMUL_PARAMETERS);
+template [[host_name("matmul_iq4_xs")]] kernel void matmul<iq4_xs>(MATMUL_PARAMETERS);
+template [[host_name("matmul_mxfp4")]] kernel void matmul<mxfp4>(MATMUL_PARAMETERS);

@@ -6,10 +6,13 @@
  *     moe_contract   y[pair] = weight * (down h[pair])
  *     moe_add        out[row] += y of its pairs, in ascending order of the experts' numbers, equal ones in the row's order
  *
- * Products have the order of sums of dot_rows.h, whatever the number of rows. A product with a weight is rounded before it
+ * Products have the order of sums of dot_rows.h, whatever the number of rows. For a batch the first two are moe_tile's:
+ * moe_group lists the pairs by expert, in tiles of 64, so that an expert's matrices are read once for a tile; products then
+ * have the order of tile.h. A product with a weight is rounded before it
  * is added: sums have the same bits whether experts come at once or in several calls. Experts that are not at hand, whose
  * addresses are NULL, are left out. */
 #include "dot_rows.h"
+#include "tile.h"
 
 struct expert {
     device const uchar *gate;
@@ -142,6 +145,74 @@ kernel void moe_add(constant glm52_moe_add_args &args [[buffer(0)]], device floa
     }
 }
 
+/* ---- batches ---- */
+
+/* pairs [pair_count] = the pairs whose experts are at hand, those of an expert together; tiles [tile_max] = its expert, its
+ * first pair and how many, none from some tile on. One threadgroup. */
+kernel void moe_group(constant glm52_moe_group_args &args [[buffer(0)]], device uint *pairs [[buffer(1)]],
+                      device uint4 *tiles [[buffer(2)]], device const int *ids [[buffer(3)]],
+                      device const expert *experts [[buffer(4)]], uint index [[thread_index_in_threadgroup]]) {
+    threadgroup atomic_uint counts[MOE_GROUP_EXPERTS];
+    for (uint i = index; i < args.expert_count; i += TILE_THREADS) {
+        atomic_store_explicit(&counts[i], 0u, memory_order_relaxed);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = index; i < args.pair_count; i += TILE_THREADS) {
+        if (experts[ids[i]].gate != nullptr) atomic_fetch_add_explicit(&counts[ids[i]], 1u, memory_order_relaxed);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (index == 0) {   /* counts become firsts */
+        uint first = 0, tile = 0;
+        for (uint i = 0; i < args.expert_count; i++) {
+            const uint count = atomic_load_explicit(&counts[i], memory_order_relaxed);
+            atomic_store_explicit(&counts[i], first, memory_order_relaxed);
+            for (uint done = 0; done < count; done += TILE_ROWS) {
+                tiles[tile++] = uint4(i, first + done, min(uint(TILE_ROWS), count - done), 0);
+            }
+            first += count;
+        }
+        while (tile < args.tile_max) tiles[tile++] = uint4(0, 0, 0, 0);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = index; i < args.pair_count; i += TILE_THREADS) {
+        if (experts[ids[i]].gate == nullptr) continue;
+        pairs[atomic_fetch_add_explicit(&counts[ids[i]], 1u, memory_order_relaxed)] = i;
+    }
+}
+
+/* Group: x is a tile of rows of weights, y one of pairs. args.what: h = gate x; h = silu(h) * (up x); y = weight * down h,
+ * where to is h or y, and x is x or h. */
+template <typename T>
+kernel void moe_tile(constant glm52_moe_kernel_args &args [[buffer(0)]], device float *to [[buffer(1)]],
+                     device const float *x [[buffer(2)]], device const uint *pairs [[buffer(3)]],
+                     device const uint4 *tiles [[buffer(4)]], device const expert *experts [[buffer(5)]],
+                     device const float *weights [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],
+                     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float space[TILE_SPACE];
+    const uint4 tile = tiles[group.y];
+    if (tile.z > 0) {
+        device const expert &chosen = experts[tile.x];
+        device const uchar *matrix = args.what == MOE_GATE ? chosen.gate : args.what == MOE_UP ? chosen.up : chosen.down;
+        const uint first = group.x * TILE_ROWS, row = index / 2 % TILE_ROWS;
+        const uint pair = pairs[tile.y + min(row, tile.z - 1)];
+        multiply_tile(T(), matrix + ulong(min(first + row, args.out_count - 1)) * args.row_bytes,
+                      x + ulong(args.what == MOE_DOWN ? pair : pair / args.used_count) * args.x_stride, args.in_count,
+                      (args.is_wide & WIDE_X) != 0, index, simdgroup, space);
+        for (uint i = index; i < TILE_ROWS * TILE_ROWS; i += TILE_THREADS) {
+            const uint column = first + i % TILE_ROWS;
+            if (i / TILE_ROWS >= tile.z || column >= args.out_count) continue;
+            const uint of_row = pairs[tile.y + i / TILE_ROWS];
+            device float *at = to + ulong(of_row) * args.out_count + column;
+            *at = args.what == MOE_GATE ? space[i]
+                  : args.what == MOE_UP ? silu(*at) * space[i]
+                                        : weights[of_row] * space[i];
+        }
+    }
+}
+
+#define TILE_PARAMETERS                                                                                               \
+    constant glm52_moe_kernel_args &, device float *, device const float *, device const uint *, device const uint4 *, \
+    device const expert *, device const float *, uint3, uint, uint
 #define EXPAND_PARAMETERS                                                                                              \
     constant glm52_moe_kernel_args &, device float *, device const float *, device const int *, device const expert *, \
     uint3, uint, uint, uint
@@ -195,3 +266,26 @@ template [[host_name("moe_contract_iq3_s")]] kernel void moe_contract<iq3_s>(CON
 template [[host_name("moe_contract_iq4_nl")]] kernel void moe_contract<iq4_nl>(CONTRACT_PARAMETERS);
 template [[host_name("moe_contract_iq4_xs")]] kernel void moe_contract<iq4_xs>(CONTRACT_PARAMETERS);
 template [[host_name("moe_contract_mxfp4")]] kernel void moe_contract<mxfp4>(CONTRACT_PARAMETERS);
+template [[host_name("moe_tile_f32")]] kernel void moe_tile<f32>(TILE_PARAMETERS);
+template [[host_name("moe_tile_f16")]] kernel void moe_tile<f16>(TILE_PARAMETERS);
+template [[host_name("moe_tile_bf16")]] kernel void moe_tile<bf16>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q4_0")]] kernel void moe_tile<q4_0>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q4_1")]] kernel void moe_tile<q4_1>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q5_0")]] kernel void moe_tile<q5_0>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q5_1")]] kernel void moe_tile<q5_1>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q8_0")]] kernel void moe_tile<q8_0>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q2_k")]] kernel void moe_tile<q2_k>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q3_k")]] kernel void moe_tile<q3_k>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q4_k")]] kernel void moe_tile<q4_k>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q5_k")]] kernel void moe_tile<q5_k>(TILE_PARAMETERS);
+template [[host_name("moe_tile_q6_k")]] kernel void moe_tile<q6_k>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq1_s")]] kernel void moe_tile<iq1_s>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq1_m")]] kernel void moe_tile<iq1_m>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq2_xxs")]] kernel void moe_tile<iq2_xxs>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq2_xs")]] kernel void moe_tile<iq2_xs>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq2_s")]] kernel void moe_tile<iq2_s>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq3_xxs")]] kernel void moe_tile<iq3_xxs>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq3_s")]] kernel void moe_tile<iq3_s>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq4_nl")]] kernel void moe_tile<iq4_nl>(TILE_PARAMETERS);
+template [[host_name("moe_tile_iq4_xs")]] kernel void moe_tile<iq4_xs>(TILE_PARAMETERS);
+template [[host_name("moe_tile_mxfp4")]] kernel void moe_tile<mxfp4>(TILE_PARAMETERS);
