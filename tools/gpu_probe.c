@@ -139,7 +139,8 @@ static glm52_status adopt(struct probe *probe, const char *path) {
     uint64_t begun = glm52_now_ns();
     glm52_status status = probe->driver->adopt(probe->state, memory, bytes, false);
     if (status == GLM52_OK) {
-        printf("adopt      %9.1f ms   %.2f GiB of %s\n", (double)(glm52_now_ns() - begun) / 1e6, (double)bytes / GIB, path);
+        printf("adopt      %9.1f ms   %.2f GiB of %s\n", (double)(glm52_now_ns() - begun) / 1e6, (double)bytes / GIB,
+               path);
         const float *last = (const float *)(const void *)(memory + (bytes / 4 - SMALL) * 4);
         begun = glm52_now_ns();
         add(probe, probe->a, last, SMALL);

@@ -16,8 +16,8 @@ import numpy as np
 
 import glm52_rt as rt
 
-# Relative rms of logits: both runs are off by less than 1e-5 from the exact ones in float32 (docs/NUMERICS.md); a row of an
-# f16 cache differs by half a unit of 2^-11 where the two are on different sides of a rounding.
+# Relative rms of logits: both runs are off by less than 1e-5 from the exact ones in float32 (docs/NUMERICS.md); a row
+# of an f16 cache differs by half a unit of 2^-11 where the two are on different sides of a rounding.
 RMS_MAX = {"f32": 2e-5, "f16": 1e-3}
 STEPS = 16
 GIB = float(1 << 30)
@@ -42,6 +42,10 @@ def run(model: rt.Model, backend: str, ids: list[int], **options: Any) -> tuple[
     return np.array(logits), chosen, engine
 
 
+def root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values.astype(np.float64) ** 2)))
+
+
 def near_tie(logits: np.ndarray, error: float) -> bool:
     """Whether the two largest logits are closer than the error that is allowed."""
     second, first = np.sort(logits)[-2:]
@@ -59,15 +63,15 @@ def check_logits(backend: str, paths: list[str]) -> bool:
                 engine.close()
                 want, expected, engine = run(model, "cpu", ids, quality=True, kv_type=kv_type)
                 engine.close()
-                scale = float(np.sqrt(np.mean(want.astype(np.float64) ** 2)))
-                rms = float(np.sqrt(np.mean((got.astype(np.float64) - want) ** 2))) / scale
                 first = next((i for i in range(STEPS) if chosen[i] != expected[i]), STEPS)
+                scale = root_mean_square(want)
+                rms = root_mean_square(got[: first + 1].astype(np.float64) - want[: first + 1]) / scale
                 same = first == STEPS or near_tie(want[first], 12 * RMS_MAX[kv_type] * scale)
-                rms_of_same = float(np.sqrt(np.mean((got[: first + 1].astype(np.float64) - want[: first + 1]) ** 2))) / scale
-                good = same and rms_of_same <= RMS_MAX[kv_type]
+                good = same and rms <= RMS_MAX[kv_type]
                 is_good = is_good and good
-                print(f"{'ok  ' if good else 'FAIL'} {path}: {count} tokens, {kv_type}, batches of {rows or 'default'}: "
-                      f"rms {rms:.1e} (at most {RMS_MAX[kv_type]:.0e}), {first} of {STEPS} tokens the CPU's")  # fmt: skip
+                batches = f"{kv_type}, batches of {rows or 'default'}"
+                print(f"{'ok  ' if good else 'FAIL'} {path}: {count} tokens, {batches}: rms {rms:.1e} "
+                      f"(at most {RMS_MAX[kv_type]:.0e}), {first} of {STEPS} tokens the CPU's")  # fmt: skip
     return is_good
 
 

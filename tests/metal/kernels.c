@@ -25,7 +25,7 @@ static const char *sum(const struct kernel *kernel, const struct fm_run *run) {
     if (!has(run, 0, sizeof(args)) || run->buffers[0].bytes != sizeof(args)) return "sum: args";
     memcpy(&args, run->buffers[0].memory, sizeof(args));
     const size_t bytes = args.count * sizeof(float);
-    if (!has(run, 1, bytes) || !has(run, 2, bytes) || !has(run, 3, bytes)) return "sum: an operand is short or not bound";
+    if (!has(run, 1, bytes) || !has(run, 2, bytes) || !has(run, 3, bytes)) return "sum: an operand is short or missing";
     if (run->buffers[4].memory != NULL) return "sum: more operands than it has";
     if ((uint64_t)run->groups[0] * run->threads[0] < args.count) return "sum: too few threads";
     if (run->threadgroup_bytes != 64) return "sum: threadgroup memory";

@@ -2,8 +2,9 @@
 
     logits.py MICRO TINY   with a package on the path whose folder has libglm52_metal.so and libglm52_sim.so
 
-Logits of the Metal backend must have the simulator's bits, since the same kernels run, and be near the CPU's; tokens chosen greedily
-must be the CPU's. What Metal itself has to say is in the framework's books: no wrong use, no object alive at the end.
+Logits of the Metal backend must have the simulator's bits, since the same kernels run, and be near the CPU's; tokens
+chosen greedily must be the CPU's. What Metal itself has to say is in the framework's books: no wrong use, no object
+alive at the end.
 """
 
 import ctypes

@@ -21,15 +21,16 @@ METAL_STRICT := -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -fPIC -fno-omit-fra
 # Of GCC's headers only objc/: the others are not clang's.
 METAL_OBJC   = -x objective-c -std=gnu11 -fblocks -fobjc-runtime=gcc -Itests/metal/include -Itests/metal/api \
                -I$(METAL)/include -isystem $(METAL)/objc -isystem /usr/include/GNUstep -DGNUSTEP -DGNU_RUNTIME=1 \
-               -DGNUSTEP_BASE_LIBRARY=1 -D_NATIVE_OBJC_EXCEPTIONS -fconstant-string-class=NSConstantString -fexceptions \
-               -fobjc-exceptions -Wno-deprecated-declarations
+               -DGNUSTEP_BASE_LIBRARY=1 -D_NATIVE_OBJC_EXCEPTIONS -fconstant-string-class=NSConstantString \
+               -fexceptions -fobjc-exceptions -Wno-deprecated-declarations
 METAL_FAKE  := -Itests/metal/fake -Wno-incomplete-implementation -Wno-protocol -Wno-objc-property-implementation
 METAL_LIBS   = -lgnustep-base -L$(dir $(shell gcc -print-file-name=libobjc.so)) -lobjc -lpthread -ldl -lm
 METAL_M     := $(wildcard native/metal/*.m)
-METAL_HEADERS = $(METAL_H) $(wildcard native/metal/*.h native/gpu/*.h tests/metal/*.h tests/metal/*.def tests/metal/*/*.h) \
-               $(GENERATED)/metal_source.h
+METAL_HEADERS = $(METAL_H) $(GENERATED)/metal_source.h $(wildcard native/metal/*.h native/gpu/*.h) \
+                $(wildcard tests/metal/*.h tests/metal/*.def tests/metal/*/*.h)
 
-.PHONY: test-metal test-metal-full metal-driver metal-logits metal-api metal-link metal-msl metal-mutants metal-mutants-full
+.PHONY: test-metal test-metal-full metal-driver metal-logits metal-api metal-link metal-msl metal-mutants \
+        metal-mutants-full
 METAL_PARTS := metal-driver metal-api metal-link metal-msl metal-logits
 
 test-metal: $(NEEDS_PYTHON)
@@ -51,8 +52,8 @@ $(METAL)/venv/ready: tests/metal/requirements.txt
 
 $(METAL)/sdk/ready: tests/metal/sdk.txt $(METAL)/venv/ready
 	@echo "fetching the descriptions of Metal's API"
-	@PYTHONPATH=$(abspath tests/metal/api/site) $(METAL)/venv/bin/pip download --quiet --disable-pip-version-check --no-deps \
-	    --no-build-isolation --no-binary :all: --require-hashes -d $(METAL)/sdk -r $<
+	@PYTHONPATH=$(abspath tests/metal/api/site) $(METAL)/venv/bin/pip download --quiet \
+	    --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all: --require-hashes -d $(METAL)/sdk -r $<
 	@for archive in $(METAL)/sdk/*.tar.gz; do tar xzf $$archive -C $(METAL)/sdk; done
 	@touch $@
 
@@ -139,8 +140,8 @@ metal-msl: $(KERNEL_INCLUDES)
 # ---- mutants ----
 
 METAL_MUTANTS = $(METAL_LSAN) $(PYTHON) tests/metal/mutants.py $(METAL)/asan
-METAL_MUTANT_FLAGS = -- $(METAL_CC) $(METAL_STRICT) -Wno-error $(METAL_OBJC) $(METAL_NATIVE) -Inative/metal $(METAL_ASAN) \
-                     -- $(METAL_ASAN) $(METAL_LIBS)
+METAL_MUTANT_FLAGS = -- $(METAL_CC) $(METAL_STRICT) -Wno-error $(METAL_OBJC) $(METAL_NATIVE) -Inative/metal \
+                     $(METAL_ASAN) -- $(METAL_ASAN) $(METAL_LIBS)
 METAL_SAMPLE ?= 12
 
 metal-mutants: $(METAL)/asan/driver_tests

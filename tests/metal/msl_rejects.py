@@ -44,10 +44,10 @@ SUM = "    sum = simd_sum(sum);\n"
 # What is broken, what is replaced, by what; whether it must be rejected.
 CASES = (
     ("as it is", "", "", False),
-    ("swizzles and subscripts", SUM, SUM + "    float4 v = float4(sum); v.xy = v.zw; v[1] = v[2]; sum += v.x;\n", False),
+    ("swizzles, subscripts", SUM, SUM + "    float4 v = float4(sum); v.xy = v.zw; v[1] = v[2]; sum += v.x;\n", False),
     ("a local pointer without a space", "device const half4 *wide = (device", "const half4 *wide = (device", True),
     ("a cast to another space", "= (device const half4 *)x", "= (device const half4 *)space", True),
-    ("a pointer into an array of the thread", SUM, SUM + "    float a[2]; a[0] = sum; float *p = a; sum = p[0];\n", True),
+    ("a pointer into a local array", SUM, SUM + "    float a[2]; a[0] = sum; float *p = a; sum = p[0];\n", True),
     ("device memory as threadgroup memory", "largest(partial,", "largest(out,", True),
     ("a reference without a space", HELPER, "static float f(float &p) { return p; }\n" + HELPER, True),
     ("a pointer parameter without a space", HELPER, "static float f(float *p) { return p[0]; }\n" + HELPER, True),

@@ -12,7 +12,8 @@ void test_the_table_is_complete(void) {
 void test_limits_are_the_devices(void) {
     static const struct {
         uint64_t recommended, wired_mb, expected;
-    } cases[] = {{1 << 30, 0, 1 << 30}, {1 << 30, 512, 512 << 20}, {1 << 30, 4096, 1 << 30}, {0, 512, 512 << 20}, {0, 0, 0}};
+    } cases[] = {{1 << 30, 0, 1 << 30}, {1 << 30, 512, 512 << 20}, {1 << 30, 4096, 1 << 30}, {0, 512, 512 << 20},
+                 {0, 0, 0}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         fm_device.working_set = cases[i].recommended;
         fm_device.wired_limit_mb = cases[i].wired_mb;
@@ -59,7 +60,8 @@ void test_kernels_run_in_order(void) {
 
 void test_constants_reach_the_kernel(void) {
     struct glm52_gpu_state *state = open_driver();
-    const struct glm52_gpu_constants constants = {.latent = 512, .rope = 64, .nope = 192, .value = 256, .index_key = 128};
+    const struct glm52_gpu_constants constants = {
+        .latent = 512, .rope = 64, .nope = 192, .value = 256, .index_key = 128};
     struct glm52_gpu_pipeline *pipeline = NULL;
     CHECK_STATUS(GLM52_OK, METAL->pipeline(state, "constants", &constants, &pipeline));
     uint32_t *out = METAL->allocate(state, sizeof(constants));

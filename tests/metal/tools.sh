@@ -7,7 +7,8 @@ missing=""
 for tool in clang-22 clang++-22 gcc g++ python3; do
     command -v "$tool" > /dev/null || missing="$missing $tool"
 done
-for header in /usr/include/GNUstep/Foundation/Foundation.h "$(gcc -print-file-name=include/objc/objc.h 2> /dev/null)"; do
+objc=$(gcc -print-file-name=include/objc/objc.h 2> /dev/null)
+for header in /usr/include/GNUstep/Foundation/Foundation.h "$objc"; do
     test -e "$header" || missing="$missing ${header##*/}"
 done
 if [ "$(uname -s)" = Darwin ]; then

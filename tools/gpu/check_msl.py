@@ -4,8 +4,8 @@
 
 Metal's compiler is clang, and its address spaces are those of C++ for OpenCL, which any clang checks: a pointer or
 reference that names none is an error there or becomes __generic, which Metal does not have; one space does not convert
-to another. Each file is written with attributes left out and Metal's words defined as OpenCL's (shim/msl_check.h); FOLDER
-has the generated headers. Prints what is wrong by the kernels' files and lines; exits 1 if something is.
+to another. Each file is written with attributes left out and Metal's words defined as OpenCL's (shim/msl_check.h);
+FOLDER has the generated headers. Prints what is wrong by the kernels' files and lines; exits 1 if something is.
 """
 
 import re

@@ -55,10 +55,11 @@ template <class T, int R, int C> struct simdgroup_matrix {
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 template <class T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T);
-#define MATRIX_MEMORY(space)                                                                                            \
-    template <class T>                                                                                                  \
-    void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &, space const T *, ulong = 8, ulong2 = ulong2(0), bool = false); \
-    template <class T>                                                                                                  \
+#define MATRIX_MEMORY(space)                                                                          \
+    template <class T>                                                                                \
+    void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &, space const T *, ulong = 8,               \
+                        ulong2 = ulong2(0), bool = false);                                            \
+    template <class T>                                                                                \
     void simdgroup_store(simdgroup_matrix<T, 8, 8>, space T *, ulong = 8, ulong2 = ulong2(0), bool = false);
 MATRIX_MEMORY(device)
 MATRIX_MEMORY(threadgroup)
@@ -76,6 +77,19 @@ using ::log;
 using ::rsqrt;
 using ::sqrt;
 } // namespace precise
+
+template <class T, int N> struct vec_of;
+#define VEC(T, N)                      \
+    template <> struct vec_of<T, N> {  \
+        typedef T##N type;             \
+    };
+VEC(float, 2)
+VEC(float, 4)
+VEC(half, 2)
+VEC(half, 4)
+VEC(uint, 2)
+VEC(uint, 4)
+template <class T, int N> using vec = typename vec_of<T, N>::type;
 
 /* Vectors are made by calls in Metal, by casts in OpenCL. */
 #define VECTOR(T)                                               \
@@ -96,6 +110,7 @@ VECTOR(uint)
 VECTOR(int)
 VECTOR(ushort)
 VECTOR(uchar)
+VECTOR(ulong)
 CONVERT(float, half)
 CONVERT(float, uint)
 CONVERT(float, int)
@@ -119,5 +134,6 @@ CONVERT(int, char)
 #define uint4(...) msl_uint4(__VA_ARGS__)
 #define int4(...) msl_int4(__VA_ARGS__)
 #define uchar4(...) msl_uchar4(__VA_ARGS__)
+#define ulong2(...) msl_ulong2(__VA_ARGS__)
 
 #endif

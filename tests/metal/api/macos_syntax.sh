@@ -1,6 +1,6 @@
 #!/bin/sh
-# macos_syntax.sh COMPILER VENV FLAG... -- SOURCE... - compiles for macOS 13 on arm64 without making anything: use of what
-# came later than that, and is not behind @available, is an error.
+# macos_syntax.sh COMPILER VENV FLAG... -- SOURCE... - compiles for macOS 13 on arm64 without making anything: use of
+# what came later than that, and is not behind @available, is an error.
 set -eu
 here=$(dirname "$0")
 compiler=$1

@@ -14,13 +14,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-FOUNDATION = {"NSString", "NSError", "NSArray", "NSDictionary", "NSURL", "NSData", "NSNumber", "NSBundle", "NSSet", "NSDate"}
+FOUNDATION = set("NSString NSError NSArray NSDictionary NSURL NSData NSNumber NSBundle NSSet NSDate".split())
 WORDS = set(
-    """void BOOL bool char int unsigned float double size_t uint8_t uint16_t uint32_t uint64_t int32_t int64_t NSUInteger
-    NSInteger NSTimeInterval CFTimeInterval NSRange id Class instancetype SEL const long short in out inout oneway CGFloat
-    volatile NSErrorDomain NSNotificationName nullable nonnull _Nullable _Nonnull _Null_unspecified kindof __kindof
-    __autoreleasing __unsafe_unretained dispatch_block_t MTLTimestamp MTLGPUAddress MTLAutoreleasedComputePipelineReflection
-    """.split()
+    """void BOOL bool char int unsigned float double size_t uint8_t uint16_t uint32_t uint64_t int32_t int64_t
+    NSUInteger NSInteger NSTimeInterval CFTimeInterval NSRange id Class instancetype SEL const long short in out inout
+    oneway CGFloat volatile NSErrorDomain NSNotificationName nullable nonnull _Nullable _Nonnull _Null_unspecified
+    kindof __kindof __autoreleasing __unsafe_unretained dispatch_block_t MTLTimestamp MTLGPUAddress
+    MTLAutoreleasedComputePipelineReflection""".split()
 )
 # Types by their letters in Objective-C's type encoding, and those of enumerations and struct members.
 LETTERS = {

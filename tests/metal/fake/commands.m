@@ -342,7 +342,9 @@ static void *execute(void *commands) {
 }
 - (void)setBuffer:(id)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
     if (![self mayEncode:_cmd]) return;
-    if (buffer != nil && offset >= [buffer length]) fm_misuse(@"setBuffer: offset %lu is behind the buffer", (unsigned long)offset);
+    if (buffer != nil && offset >= [buffer length]) {
+        fm_misuse(@"setBuffer: offset %lu is behind the buffer", (unsigned long)offset);
+    }
     [self bind:buffer offset:offset at:index];
 }
 - (void)setBytes:(const void *)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
@@ -352,12 +354,16 @@ static void *execute(void *commands) {
 }
 - (void)setThreadgroupMemoryLength:(NSUInteger)length atIndex:(NSUInteger)index {
     if (![self mayEncode:_cmd]) return;
-    if (length % 16 != 0 || length > 32768 || index != 0) fm_misuse(@"setThreadgroupMemoryLength:%lu", (unsigned long)length);
+    if (length % 16 != 0 || length > 32768 || index != 0) {
+        fm_misuse(@"setThreadgroupMemoryLength:%lu", (unsigned long)length);
+    }
     threadgroup_bytes = length;
 }
 - (void)useResource:(id)resource usage:(MTLResourceUsage)usage {
     if (![self mayEncode:_cmd]) return;
-    if ((usage & (MTLResourceUsageRead | MTLResourceUsageWrite)) == 0) fm_misuse(@"useResource: usage %lu", (unsigned long)usage);
+    if ((usage & (MTLResourceUsageRead | MTLResourceUsageWrite)) == 0) {
+        fm_misuse(@"useResource: usage %lu", (unsigned long)usage);
+    }
     fm_count("use-resource");
     [used addObject:resource];
 }
@@ -365,7 +371,9 @@ static void *execute(void *commands) {
     if (![self mayEncode:_cmd]) return;
     const NSUInteger count = threads.width * threads.height * threads.depth;
     if (pipeline == nil) fm_misuse(@"dispatch without a pipeline");
-    if (count == 0 || count > fm_device.pipeline_threads) fm_misuse(@"dispatch: %lu threads in a threadgroup", (unsigned long)count);
+    if (count == 0 || count > fm_device.pipeline_threads) {
+        fm_misuse(@"dispatch: %lu threads in a threadgroup", (unsigned long)count);
+    }
     if (groups.width * groups.height * groups.depth == 0) fm_misuse(@"dispatch: no threadgroups");
     if (pipeline == nil || count == 0) return;
     fm_count("dispatch");
@@ -376,8 +384,13 @@ static void *execute(void *commands) {
     item->used = [used mutableCopy];
     struct fm_run *run = &item->run;
     run->kernel = pipeline->function->kernel;
-    run->groups[0] = (uint32_t)groups.width, run->groups[1] = (uint32_t)groups.height, run->groups[2] = (uint32_t)groups.depth;
-    run->threads[0] = (uint32_t)threads.width, run->threads[1] = (uint32_t)threads.height, run->threads[2] = (uint32_t)threads.depth;
+    const MTLSize sizes[2] = {groups, threads};
+    uint32_t *const counts[2] = {run->groups, run->threads};
+    for (int i = 0; i < 2; i++) {
+        counts[i][0] = (uint32_t)sizes[i].width;
+        counts[i][1] = (uint32_t)sizes[i].height;
+        counts[i][2] = (uint32_t)sizes[i].depth;
+    }
     run->threadgroup_bytes = threadgroup_bytes;
     for (int i = 0; i < FM_BINDINGS; i++) {
         if (bound[i] == nil || (bound_now >> i & 1) == 0) continue;
@@ -395,7 +408,9 @@ static void *execute(void *commands) {
 
 @implementation FMBlitEncoder
 - (FMItem *)item:(enum fm_kind)kind to:(FMBuffer *)to offset:(NSUInteger)offset bytes:(NSUInteger)bytes {
-    if (offset % 4 != 0 || bytes % 4 != 0 || bytes == 0) fm_misuse(@"blit of %lu bytes to %lu", (unsigned long)bytes, (unsigned long)offset);
+    if (offset % 4 != 0 || bytes % 4 != 0 || bytes == 0) {
+        fm_misuse(@"blit of %lu bytes to %lu", (unsigned long)bytes, (unsigned long)offset);
+    }
     if (offset + bytes > to->bytes) fm_misuse(@"blit to behind a buffer");
     FMItem *item = [[[FMItem alloc] init] autorelease];
     item->kind = kind;

@@ -31,7 +31,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 
 @implementation FMConstants
 - (void)setConstantValues:(const void *)given type:(MTLDataType)type withRange:(NSRange)range {
-    if (type != MTLDataTypeUInt) fm_misuse(@"function constants of type %lu; the kernels' are uint", (unsigned long)type);
+    if (type != MTLDataTypeUInt) fm_misuse(@"function constants of type %lu, not uint", (unsigned long)type);
     if (range.location + range.length > FM_CONSTANTS) {
         fm_misuse(@"function constants up to %lu", (unsigned long)(range.location + range.length));
         return;
@@ -60,8 +60,8 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
     fast = enabled;
 }
 - (NSString *)text {
-    return [NSString stringWithFormat:@"language %lx math %ld functions %ld fast %d", (unsigned long)language, (long)math,
-                                      (long)functions, fast];
+    return [NSString stringWithFormat:@"language %lx math %ld functions %ld fast %d", (unsigned long)language,
+                                      (long)math, (long)functions, fast];
 }
 @end
 
@@ -248,7 +248,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 }
 - (void)setSignaledValue:(uint64_t)given {
     [changed lock];
-    if (given < value) fm_misuse(@"shared event: from %llu back to %llu", (unsigned long long)value, (unsigned long long)given);
+    if (given < value) fm_misuse(@"shared event: back to %llu", (unsigned long long)given);
     value = given;
     [changed broadcast];
     [changed unlock];

@@ -59,8 +59,8 @@ static void mapped(void *memory, size_t bytes) {
     pthread_mutex_unlock(&lock);
 }
 
-/* What others of the same memory left to this buffer is theirs now: a buffer may go when the next one over the same file
- * has come. */
+/* What others of the same memory left to this buffer is theirs now: a buffer may go when the next one over the same
+ * file has come. */
 static void unmapped(void *memory, size_t bytes) {
     pthread_mutex_lock(&lock);
     uint32_t at = 0;
