@@ -355,5 +355,3 @@ def _check_scale(plan: Plan, source: Source, tensor: SourceTensor) -> None:
     if scale.shape != wanted or scale.dtype not in ("F32", "BF16"):
         raise ModelError(f"{source.path_of(scale)}: tensor {scale.name} is {scale.dtype} {list(scale.shape)}, "
                          f"F32 or BF16 {list(wanted)} is wanted")  # fmt: skip
-
-
