@@ -1,9 +1,12 @@
-/* driver.cpp - the simulator as a GPU driver: its memory is the host's, and a dispatch is done when the call
- * returns.
+/* driver.cpp - the simulator as a GPU driver.
  *
- * It is stricter than a device: an operand must lie in memory that it knows, every binding of a kernel must be bound
- * and nothing else, numbers must have the size of their struct, limits are the smallest of Metal's devices. What a
- * dispatch did wrong is a fault, and finish returns it.
+ * It does nothing before it must: what is encoded waits in a list until somebody waits for it, and memory that the host
+ * changes (slots of streamed experts) is a copy that publish brings up to date. So whoever forgets to wait, or to
+ * publish, or overwrites what is not yet done with gets wrong numbers, as on the slowest of devices.
+ *
+ * It is strict: an operand must lie in memory that it knows, every binding of a kernel must be bound and nothing else,
+ * numbers must have the size of their struct, limits are the smallest of Metal's devices, memory is not given back while
+ * work is under way. What a call did wrong is a fault, and finish returns it.
  *
  * libglm52_sim.so runs kernels; libglm52_simcheck.so, built with SIM_CHECK, looks at every access as well. */
 #include <stdio.h>
@@ -19,6 +22,8 @@
 #include "runtime.hpp"
 
 #define ALIGNMENT 256
+/* In memory that was never published: no number of any type of weights. */
+#define UNPUBLISHED 0xff
 #define EXPORT __attribute__((visibility("default")))
 
 struct glm52_gpu_pipeline {
@@ -28,13 +33,28 @@ struct glm52_gpu_pipeline {
 
 struct span {
     size_t bytes;
-    bool is_adopted, will_change;
+    bool is_adopted;
+    char *copy;          /* of memory that will change; NULL: the memory itself */
+};
+
+/* What was encoded. */
+struct command {
+    enum { DISPATCH, WRITE, CLEAR, PUBLISH } kind;
+    const glm52_gpu_pipeline *made;
+    glm52_gpu_dispatch dispatch;         /* operands are where kernels find them */
+    std::vector<char> bytes;             /* args; what is written */
+    std::vector<const void *> uses;
+    char *to;
+    const char *from;
+    size_t count;
+    size_t left[GLM52_GPU_OPERANDS_MAX]; /* bytes from an operand to the end of its memory */
 };
 
 struct glm52_gpu_state {
     glm52_gpu_fail *fail;
     std::map<const char *, span> spans;      /* by first address */
     std::map<std::string, glm52_gpu_pipeline *> pipelines;
+    std::vector<command> waiting;
     std::string fault;
     uint64_t signalled;
 };
@@ -69,6 +89,7 @@ static void close_sim(glm52_gpu_state *state) {
     if (state == nullptr) return;
     for (const auto &entry : state->spans) {
         if (!entry.second.is_adopted) free((void *)entry.first);
+        free(entry.second.copy);
     }
     for (const auto &entry : state->pipelines) delete entry.second;
     delete state;
@@ -90,12 +111,18 @@ static void *allocate(glm52_gpu_state *state, size_t bytes) {
     void *memory = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (memory == nullptr) return nullptr;
     memset(memory, 0, bytes);
-    state->spans[(const char *)memory] = {bytes, false, false};
+    state->spans[(const char *)memory] = {bytes, false, nullptr};
     return memory;
+}
+
+/* Memory may go only when nobody is to use it any more. */
+static void check_idle(glm52_gpu_state *state, const char *what) {
+    if (!state->waiting.empty()) keep_fault(state, std::string(what) + " while work is under way");
 }
 
 static void release(glm52_gpu_state *state, void *address) {
     if (address == nullptr) return;
+    check_idle(state, "release");
     const auto found = state->spans.find((const char *)address);
     if (found == state->spans.end() || found->second.is_adopted) {
         keep_fault(state, "release of memory that allocate did not give");
@@ -121,7 +148,10 @@ static glm52_status adopt(glm52_gpu_state *state, const void *host, size_t bytes
         return state->fail(GLM52_ERR_ARGUMENT, "adopt: %zu bytes at %p overlap memory that is known already", bytes,
                            host);
     }
-    state->spans[begin] = {bytes, true, will_change};
+    char *copy = will_change ? (char *)malloc(bytes) : nullptr;
+    if (will_change && copy == nullptr) return state->fail(GLM52_ERR_MEMORY, "adopt: no memory for %zu bytes", bytes);
+    if (copy != nullptr) memset(copy, UNPUBLISHED, bytes);
+    state->spans[begin] = {bytes, true, copy};
     return GLM52_OK;
 }
 
@@ -131,6 +161,8 @@ static void disown(glm52_gpu_state *state, const void *host) {
         keep_fault(state, "disown of memory that was not adopted");
         return;
     }
+    check_idle(state, "disown");
+    free(found->second.copy);
     state->spans.erase(found);
 }
 
@@ -145,25 +177,54 @@ static bool is_known(glm52_gpu_state *state, const char *what, const void *addre
     return false;
 }
 
-static void publish(glm52_gpu_state *state, const void *host, size_t bytes) {
-    if (!is_known(state, "publish", host, bytes)) return;
-    if (!find_span(state, host)->second.will_change) keep_fault(state, "publish of memory that does not change");
+/* Where kernels find an address, which lies in memory that is known. */
+static char *seen_at(const glm52_gpu_state *state, const void *address) {
+    const auto found = find_span(state, address);
+    if (found->second.copy == nullptr) return (char *)address;
+    return found->second.copy + ((const char *)address - found->first);
 }
 
+static void publish(glm52_gpu_state *state, const void *host, size_t bytes) {
+    if (!is_known(state, "publish", host, bytes)) return;
+    if (find_span(state, host)->second.copy == nullptr) {
+        keep_fault(state, "publish of memory that does not change");
+        return;
+    }
+    command made = {};
+    made.kind = command::PUBLISH;
+    made.to = seen_at(state, host);
+    made.from = (const char *)host;
+    made.count = bytes;
+    state->waiting.push_back(made);
+}
+
+static void run_waiting(glm52_gpu_state *state);
+
 static void read_memory(glm52_gpu_state *state, void *host, const void *address, size_t bytes) {
-    if (bytes > 0 && is_known(state, "read", address, bytes)) memcpy(host, address, bytes);
+    run_waiting(state);
+    if (bytes > 0 && is_known(state, "read", address, bytes)) memcpy(host, seen_at(state, address), bytes);
 }
 
 static void write_memory(glm52_gpu_state *state, void *address, const void *host, size_t bytes) {
-    if (bytes > 0 && is_known(state, "write", address, bytes)) memcpy(address, host, bytes);
+    if (bytes == 0 || !is_known(state, "write", address, bytes)) return;
+    command made = {};
+    made.kind = command::WRITE;
+    made.to = seen_at(state, address);
+    made.bytes.assign((const char *)host, (const char *)host + bytes);
+    state->waiting.push_back(made);
 }
 
 static void clear(glm52_gpu_state *state, void *address, size_t bytes) {
-    if (bytes > 0 && is_known(state, "clear", address, bytes)) memset(address, 0, bytes);
+    if (bytes == 0 || !is_known(state, "clear", address, bytes)) return;
+    command made = {};
+    made.kind = command::CLEAR;
+    made.to = seen_at(state, address);
+    made.count = bytes;
+    state->waiting.push_back(made);
 }
 
 static uint64_t device_address(glm52_gpu_state *state, const void *address) {
-    return is_known(state, "device_address", address, 1) ? (uint64_t)(uintptr_t)address : 0;
+    return is_known(state, "device_address", address, 1) ? (uint64_t)(uintptr_t)seen_at(state, address) : 0;
 }
 
 /* ---- kernels ---- */
@@ -243,20 +304,21 @@ static bool overlap(const sim_range &a, const sim_range &b) {
 }
 
 /* Each binding reaches to the end of what its address lies in; memory reached through a table is all of its span. */
-static void add_ranges(const glm52_gpu_state *state, const glm52_gpu_dispatch *d, sim_job *job) {
+static void add_ranges(const glm52_gpu_state *state, const command &made, sim_job *job) {
+    const glm52_gpu_dispatch *d = &made.dispatch;
     for (size_t i = 0; i < job->kernel->parameter_count; i++) {
         const sim_parameter &p = job->kernel->parameters[i];
         if (p.kind != SIM_BUFFER) continue;
         const char *address = (const char *)job->buffers[p.index];
-        const auto span = find_span(state, address);
-        const char *end = p.index == 0 ? address + d->args_bytes : span->first + span->second.bytes;
+        const char *end = address + (p.index == 0 ? d->args_bytes : made.left[p.index - 1]);
         job->ranges.push_back({address, end, p.is_const, false, p.index});
     }
     std::set<const char *> used;
     for (uint32_t i = 0; i < d->use_count; i++) {
         const auto span = find_span(state, d->uses[i]);
         if (span == state->spans.end() || !used.insert(span->first).second) continue;
-        job->ranges.push_back({span->first, span->first + span->second.bytes, true, false, -1});
+        const char *begin = seen_at(state, span->first);
+        job->ranges.push_back({begin, begin + span->second.bytes, true, false, -1});
     }
     for (sim_range &a : job->ranges) {   /* what is written through another binding is no constant */
         for (const sim_range &b : job->ranges) {
@@ -266,34 +328,64 @@ static void add_ranges(const glm52_gpu_state *state, const glm52_gpu_dispatch *d
 }
 #endif
 
-static void dispatch(glm52_gpu_state *state, const glm52_gpu_pipeline *made, const glm52_gpu_dispatch *d) {
+static void dispatch(glm52_gpu_state *state, const glm52_gpu_pipeline *pipeline_made, const glm52_gpu_dispatch *d) {
     if (!state->fault.empty()) return;
-    const std::string refused = refuse(state, made->kernel, d);
+    const std::string refused = refuse(state, pipeline_made->kernel, d);
     if (!refused.empty()) {
-        keep_fault(state, std::string("kernel ") + made->kernel->name + ": " + refused);
+        keep_fault(state, std::string("kernel ") + pipeline_made->kernel->name + ": " + refused);
         return;
     }
+    command made = {};
+    made.kind = command::DISPATCH;
+    made.made = pipeline_made;
+    made.dispatch = *d;
+    made.bytes.assign((const char *)d->args, (const char *)d->args + d->args_bytes);
+    made.uses.assign(d->uses, d->uses + d->use_count);
+    for (uint32_t i = 0; i < d->operand_count; i++) {
+        if (d->operands[i] == nullptr) continue;
+        const auto span = find_span(state, d->operands[i]);
+        made.left[i] = (size_t)(span->first + span->second.bytes - (const char *)d->operands[i]);
+        made.dispatch.operands[i] = seen_at(state, d->operands[i]);
+    }
+    state->waiting.push_back(made);
+}
+
+static void run_dispatch(glm52_gpu_state *state, command &made) {
     const std::lock_guard<std::mutex> lock(run_lock);
     alignas(16) char args[GLM52_GPU_ARGS_MAX];
+    glm52_gpu_dispatch &d = made.dispatch;
     sim_job job = {};
-    job.kernel = made->kernel;
-    memcpy(job.groups, d->groups, sizeof(job.groups));
-    memcpy(job.threads, d->threads, sizeof(job.threads));
-    job.threadgroup_bytes = d->threadgroup_bytes;
+    job.kernel = made.made->kernel;
+    memcpy(job.groups, d.groups, sizeof(job.groups));
+    memcpy(job.threads, d.threads, sizeof(job.threads));
+    job.threadgroup_bytes = d.threadgroup_bytes;
     job.schedule = schedule;
-    memcpy(args, d->args, d->args_bytes);
+    memcpy(args, made.bytes.data(), made.bytes.size());
+    d.uses = made.uses.data();
     job.buffers[0] = args;
-    for (uint32_t i = 0; i < d->operand_count; i++) job.buffers[i + 1] = (void *)d->operands[i];
+    for (uint32_t i = 0; i < d.operand_count; i++) job.buffers[i + 1] = (void *)d.operands[i];
 #ifdef SIM_CHECK
-    add_ranges(state, d, &job);
+    add_ranges(state, made, &job);
 #endif
-    set_constants(made->constants);
+    set_constants(made.made->constants);
     dispatches++;
     const std::string defects = sim_run(job);
     if (!defects.empty()) keep_fault(state, defects);
 }
 
-/* ---- order: nothing is ever under way ---- */
+/* Behind a fault nothing is done any more. */
+static void run_waiting(glm52_gpu_state *state) {
+    for (command &made : state->waiting) {
+        if (!state->fault.empty()) break;
+        if (made.kind == command::DISPATCH) run_dispatch(state, made);
+        if (made.kind == command::WRITE) memcpy(made.to, made.bytes.data(), made.bytes.size());
+        if (made.kind == command::CLEAR) memset(made.to, 0, made.count);
+        if (made.kind == command::PUBLISH) memcpy(made.to, made.from, made.count);
+    }
+    state->waiting.clear();
+}
+
+/* ---- order ---- */
 
 static void flush(glm52_gpu_state *) {}
 
@@ -302,10 +394,12 @@ static uint64_t signal_value(glm52_gpu_state *state) {
 }
 
 static glm52_status wait_host(glm52_gpu_state *state, uint64_t value) {
+    run_waiting(state);
     return value <= state->signalled ? GLM52_OK : state->fail(GLM52_ERR_ARGUMENT, "a fence that nothing signals");
 }
 
 static glm52_status finish(glm52_gpu_state *state) {
+    run_waiting(state);
     if (state->fault.empty()) return GLM52_OK;
     const std::string fault = state->fault;
     state->fault.clear();
