@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.." || exit 1
 backend=${BACKEND:-metal}
 model=${1:-}
 build=${BUILD:-build}
-python=${PYTHON:-$build/venv/bin/python}
+venv=build/venv
+python=${PYTHON:-$venv/bin/python}
 nano=$(echo models/glm52-nano-*.gguf)
 report=$build/mac_check.txt
 passed=0
@@ -43,8 +44,11 @@ system() {
 }
 
 build_all() {
-    make "BUILD=$build" "PYTHON=$python" ext "$build/gpu-probe" &&
-        make "BUILD=$build" "PYTHON=$python" "$build/models/micro.gguf" "$build/models/tiny.gguf"
+    local parts=(ext "$build/gpu-probe" "$build/models/micro.gguf" "$build/models/tiny.gguf")
+    if [ "$backend" = sim ]; then parts+=(sim); fi
+    if [ "$python" = "$venv/bin/python" ]; then make "$venv/ready-for-tests" || return 1; fi
+    make "BUILD=$build" "PYTHON=$python" "${parts[@]}" > "$build/mac_check_build.txt" 2>&1 ||
+        { cat "$build/mac_check_build.txt"; return 1; }
 }
 
 # Metal's own compiler on the kernels' text, if Xcode is there: every warning of it.
@@ -63,8 +67,7 @@ check() {
 }
 
 operations() {
-    make "BUILD=$build" "$build/venv/ready-for-tests" > /dev/null
-    "$python" -m pytest -q tests/test_gpu_ops.py -k "$backend"
+    "$python" -m pytest -q tests/test_gpu_ops.py -k "$backend-"
 }
 
 # Metal's API and shader validation: what it finds it says, and the run ends.
