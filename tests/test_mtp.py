@@ -1,16 +1,22 @@
 """Multi-token prediction: the block equals the reference, and whatever it guesses, no logit changes by a bit."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import mtp_matrix
 import numpy as np
 import pytest
 from conftest import ROOT, prompt
 from reference import Options, Reference, Trace, rms_norm
 
+from synthetic.foresee import foresee
+
 import glm52_rt as rt
-from glm52_rt.native import DraftPolicy
+from glm52_rt import cli
+from glm52_rt.native_drafts import DraftPolicy
 from glm52_rt.tokenizer import Tokenizer
 
 Make = Callable[..., Path]
@@ -441,6 +447,19 @@ def policy_after(cost: Callable[[int], int], accept: float, cycles: int = 400) -
         policy.learn(length, accepted, cost(length))
 
 
+def states(cost: Callable[[int], int], accept: float) -> list[bool]:
+    """Whether the policy says that drafts are switched off, before each cycle."""
+    policy, found = DraftPolicy(), []
+    random = np.random.Generator(np.random.PCG64(1))
+    for _ in range(400):
+        found.append(policy.off)
+        length, accepted = policy.length, 0
+        while accepted < length and random.random() < accept:
+            accepted += 1
+        policy.learn(length, accepted, cost(length))
+    return found
+
+
 def most_common(lengths: list[int]) -> int:
     return int(np.bincount(lengths[-200:]).argmax())
 
@@ -452,7 +471,29 @@ def test_drafts_that_pay_are_made_and_others_are_not() -> None:
     off = list(policy_after(lambda n: 100 + 90 * n, 0.5))
     assert most_common(off) == 0
     assert 2 <= sum(length > 0 for length in off[-200:]) <= 6, "and is tried again now and then"
+    assert states(lambda n: 100 + 90 * n, 0.5)[-50:] == [True] * 50
+    assert not any(states(lambda n: 100 + 5 * n, 0.9)), "nor is a cycle without drafts, to compare, the end of them"
+    assert not any(states(lambda n: 100 + 90 * n, 0.5)[:6]), "before anything is known"
+    assert not DraftPolicy(3).off
     assert most_common(list(policy_after(lambda n: 100 + n, 0.0))) == 0
+
+
+def test_the_command_line_says_so(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random drafts are never taken, so a second row can't pay. That rests on a clock: some tries are allowed."""
+    command = ["run", str(make("tiny", changes={"index_top_k": 8})), "-p", "return", "--temp", "0", "-n", "60", "--mtp"]
+    for _ in range(5):
+        assert cli.main(command) == 0
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert re.search(r"prefill .* decode .*, \d of \d+ drafts taken", line)
+        if "drafts switched off: they do not pay here" in line:
+            break
+    else:
+        raise AssertionError(line)
+    assert cli.main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["drafts"]
+    assert set(told) == {"cycles", "drafted", "accepted", "switched_off"} and told["cycles"] > 0
+    assert cli.main([*command[:-1], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drafts"] is None
 
 
 def test_a_change_for_the_worse_or_the_better_is_seen() -> None:
@@ -467,3 +508,68 @@ def test_a_change_for_the_worse_or_the_better_is_seen() -> None:
     fixed = DraftPolicy(3)
     fixed.learn(3, 0, 10**9)
     assert fixed.length == 3
+
+
+# ---- sampling ----
+
+
+def uniform_places(model: rt.Model, tokens: int, **options) -> np.ndarray:
+    """Where each of so many sampled tokens lies in the cumulative distribution that plain decoding has at its place,
+    the likeliest first, spread evenly over the token's share: even and independent numbers if the sampler is right. Tokens
+    come in conversations of 50 behind different prompts."""
+    settings = {"temperature": 0.5, "top_p": 1.0}
+    even = np.random.Generator(np.random.PCG64(9))
+    places: list[float] = []
+    logits: list[np.ndarray] = []
+    with (
+        rt.Engine(model, context=60, threads=1, **options) as engine,
+        rt.Engine(model, context=60, threads=1) as plain,
+    ):
+        plain.observe_logits(lambda position, row: logits.append(row), 0)
+        while len(places) < tokens:
+            ids = prompt(3, model.shape.vocab, len(places))
+            drawn = list(rt.generate(engine, ids, 50, seed=len(places), stop=(), **settings))
+            logits.clear()
+            plain.reset()
+            plain.prefill([*ids, *drawn[:-1]])
+            for token, row in zip(drawn, logits[2:], strict=True):
+                weights = np.exp((row.astype(float) - row.max()) / settings["temperature"])
+                own = weights[token]
+                below = weights[weights > own].sum()
+                places.append((below + even.random() * own) / weights.sum())
+        if options:
+            stats = engine.stats()
+            assert 0.2 < stats.mtp_accepted / stats.mtp_drafted < 0.8, stats
+    return np.array(places)
+
+
+@pytest.mark.parametrize("options", [{"mtp": True, "drafts": 2}, {}], ids=["mtp", "plain"])
+def test_sampled_tokens_have_the_model_s_distribution(make: Make, tmp_path: Path, options: dict) -> None:
+    """Chi-square over 20,000 tokens, drafts taken and given up among them. One right sampler in a million passes the
+    bound."""
+    path = foresee(make("micro", mix="f32", changes={"vocab": 384}), tmp_path / "model.gguf", 0.001)
+    with rt.Model.open(path) as model:
+        places = uniform_places(model, 20_000 if options else 4_000, **options)
+    bins = 32
+    counts = np.bincount((places * bins).astype(int), minlength=bins)
+    square = float(((counts - len(places) / bins) ** 2 / (len(places) / bins)).sum())
+    print(f"figures: chi-square {square:.1f} of {len(places)} tokens in {bins} bins")
+    assert square < 84.0  # 31 degrees of freedom
+
+
+def test_the_whole_matrix_in_small(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """tools/mtp_matrix.py, which takes long at its full size: it agrees, and sees what does not."""
+    assert mtp_matrix.main(["--tokens", "12", "--prompts", "2", "--drafts", "1,7", "--presets", "micro"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and all("2 prompts of 12 tokens the same" in line for line in lines)
+    assert "micro, streamed (cache of" in lines[3]
+    calls = iter(range(1000))
+    right = mtp_matrix.greedy
+
+    def wrong(engine: rt.Engine, ids: list[int], tokens: int) -> list[tuple[int, bytes]]:
+        found = right(engine, ids, tokens)
+        return found if next(calls) < 3 else [*found[:4], (found[4][0], b""), *found[5:]]
+
+    monkeypatch.setattr(mtp_matrix, "greedy", wrong)
+    assert mtp_matrix.main(["--tokens", "8", "--prompts", "2", "--drafts", "2", "--presets", "micro"]) == 1
+    assert "micro, resident, 2 drafts, prompt 1: logits of step 4" in capsys.readouterr().out

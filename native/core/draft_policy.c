@@ -36,6 +36,11 @@ static uint32_t best_length(const glm52_draft_policy *policy) {
     return best;
 }
 
+bool glm52_draft_policy_off(const glm52_draft_policy *policy) {
+    return policy != NULL && policy->fixed == 0 && policy->seen[0] >= PLAIN_CYCLES &&
+           policy->seen[1] >= SINGLE_CYCLES && best_length(policy) == 0;
+}
+
 void glm52_draft_policy_start(glm52_draft_policy *policy, uint32_t fixed) {
     if (policy == NULL) return;
     *policy = (glm52_draft_policy){.fixed = fixed, .length = fixed};

@@ -188,6 +188,7 @@ void glm52_engine_stats(const glm52_engine *engine, glm52_stats *stats_out) {
     if (engine == NULL || stats_out == NULL) return;
     *stats_out = engine->stats;
     stats_out->mtp_length = engine->options.mtp ? engine->drafts.length : 0;
+    stats_out->mtp_off = engine->options.mtp && glm52_draft_policy_off(&engine->drafts);
 }
 
 glm52_status glm52_engine_stream_stats(const glm52_engine *engine, glm52_stream_stats *stats_out) {

@@ -92,6 +92,7 @@ struct glm52_conversation {
  * Those that are fed are taken one by one; held.tokens has them all. */
 struct glm52_ahead {
     uint32_t base, count, taken;
+    bool given_up;                  /* nothing is at hand any more; the block's rows of those taken are to be made */
     uint64_t ns;                    /* that drafting and running took */
 };
 
@@ -195,8 +196,12 @@ glm52_status glm52_mtp_feed(struct glm52_engine *engine, uint32_t position, uint
 void glm52_mtp_keep(struct glm52_engine *engine, uint32_t row_count);
 /* Whether drafts can be made behind the next token. */
 bool glm52_mtp_ready(const struct glm52_engine *engine);
-/* Predicts count tokens behind id, which is not fed yet. Errors: CANCELLED; what the backend reports. */
-glm52_status glm52_mtp_draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
+/* Gives up what is at hand, and has the number of drafts learn from what became of them. The rows of the tokens that
+ * were taken wait for glm52_mtp_draft, which makes them in one batch with its own, or for glm52_mtp_settle. */
+void glm52_mtp_give_up(struct glm52_engine *engine);
+/* Predicts count tokens behind the one at held.tokens[position], which is not fed yet. Errors: CANCELLED; what the
+ * backend reports; rows that wait go on waiting then, or are made. */
+glm52_status glm52_mtp_draft(struct glm52_engine *engine, uint32_t count, struct glm52_watch watch,
                              int32_t *drafts_out);
 /* Makes rows and hidden state of the tokens that were taken from ahead, and gives up the others. Called before anything
  * else touches the conversation. */

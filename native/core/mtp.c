@@ -101,6 +101,7 @@ glm52_status glm52_mtp_feed(struct glm52_engine *engine, uint32_t position, uint
 
 bool glm52_mtp_ready(const struct glm52_engine *engine) {
     const struct glm52_conversation *held = &engine->held;
+    if (engine->ahead.count > 0) return true;
     return engine->options.mtp && held->has_carry && held->position > 0 && held->mtp_rows + 1 == held->position;
 }
 
@@ -111,20 +112,32 @@ void glm52_mtp_cut(struct glm52_engine *engine) {
     held->has_carry = false;
 }
 
-void glm52_mtp_settle(struct glm52_engine *engine) {
-    const struct glm52_ahead ahead = engine->ahead;
-    struct glm52_conversation *held = &engine->held;
+void glm52_mtp_give_up(struct glm52_engine *engine) {
+    struct glm52_ahead *ahead = &engine->ahead;
+    if (ahead->count == 0 || ahead->given_up) return;
+    glm52_draft_policy_learn(&engine->drafts, ahead->count - 1, ahead->taken - 1, ahead->ns);
+    ahead->count = ahead->taken;
+    ahead->given_up = true;
+}
+
+/* The rows of the tokens taken are there. Row base - 1 was made by the draft's first step. */
+static void settled(struct glm52_engine *engine) {
+    carry_row(engine, engine->ahead.taken - 1);
+    engine->held.mtp_rows = engine->held.position - 1;
     engine->ahead = (struct glm52_ahead){0};
+}
+
+void glm52_mtp_settle(struct glm52_engine *engine) {
+    glm52_mtp_give_up(engine);
+    const struct glm52_ahead ahead = engine->ahead;
     if (ahead.count == 0) return;
     if (engine->stream != NULL) glm52_stream_mark(engine->stream);
-    glm52_draft_policy_learn(&engine->drafts, ahead.count - 1, ahead.taken - 1, ahead.ns);
-    /* Row base - 1 was made by the draft's first step. */
     if (make_rows(engine, ahead.base, ahead.taken - 1, NULL, engine->act.mtp_hidden) != GLM52_OK) {
-        held->has_carry = false;   /* a device's fault: the rows are made again, or there are no drafts */
+        engine->ahead = (struct glm52_ahead){0};
+        engine->held.has_carry = false;   /* a device's fault: the rows are made again, or there are no drafts */
         return;
     }
-    held->mtp_rows = held->position - 1;
-    carry_row(engine, ahead.taken - 1);
+    settled(engine);
 }
 
 uint32_t glm52_argmax(const float *logits, uint32_t count) {
@@ -138,12 +151,14 @@ uint32_t glm52_argmax(const float *logits, uint32_t count) {
 
 /* ---- drafts ---- */
 
-/* The token that the block predicts behind row r of act.h; its hidden state goes to act.mtp_out. */
+/* The token that the block predicts behind the batch's last row; its hidden state goes to act.mtp_out. */
 static glm52_status predict(const struct glm52_batch *b, const struct glm52_nextn *nextn, int32_t *token_out) {
     struct glm52_engine *engine = b->engine;
     const uint32_t vocab = b->shape->vocab;
-    glm52_batch_norm(b, b->act->mtp_out, b->act->h, nextn->head_norm, b->shape->hidden, b->shape->rms_epsilon);
-    glm52_batch_matmul(b, b->act->logits, b->act->mtp_out, &nextn->head);
+    const struct glm52_batch one = glm52_batch_of(engine, b->position + b->rows - 1, 1);
+    glm52_batch_norm(&one, b->act->mtp_out, b->act->h + (size_t)(b->rows - 1) * b->shape->hidden, nextn->head_norm,
+                     b->shape->hidden, b->shape->rms_epsilon);
+    glm52_batch_matmul(&one, b->act->logits, b->act->mtp_out, &nextn->head);
     GLM52_TRY(b->ops->finish(b->backend));
     b->ops->read(b->backend, engine->host.ahead_logits, b->act->logits, vocab * sizeof(float));
     *token_out = (int32_t)glm52_argmax(engine->host.ahead_logits, vocab);
@@ -151,16 +166,33 @@ static glm52_status predict(const struct glm52_batch *b, const struct glm52_next
     return GLM52_OK;
 }
 
-/* Takes the selection of the draft's first row to where the rows since can be put behind it. */
+/* Takes the selection of the batch's last row to where the rows since can be put behind it. */
 static uint32_t keep_selection(const struct glm52_batch *b) {
-    const uint32_t visible = b->position + 1, k = b->shape->index_top_k;
+    const uint32_t visible = b->position + b->rows, k = b->shape->index_top_k;
     const uint32_t count = visible < k ? visible : k;
-    b->ops->read(b->backend, b->engine->host.selected, b->act->selected, count * sizeof(int32_t));
+    const int32_t *selected = b->act->selected + (size_t)(b->rows - 1) * b->engine->selected_stride;
+    b->ops->read(b->backend, b->engine->host.selected, selected, count * sizeof(int32_t));
     b->ops->write(b->backend, b->act->mtp_selected, b->engine->host.selected, count * sizeof(int32_t));
     return count;
 }
 
-static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
+/* The first draft: the row of the token before held.tokens[position], and with it those that wait. */
+static glm52_status draft_first(struct glm52_engine *engine, int32_t *draft_out, uint32_t *selected_out) {
+    const struct glm52_nextn *nextn = &engine->model->nextn[0];
+    const uint32_t rows = engine->ahead.count > 0 ? engine->ahead.taken : 1;
+    const uint32_t position = engine->held.position - rows;
+    const struct glm52_batch b = glm52_batch_of(engine, position, rows);
+    glm52_batch_rope(&b);
+    const float *hidden = engine->ahead.count > 0 ? engine->act.mtp_hidden : engine->held.carry;
+    make_input(&b, nextn, engine->held.tokens + position + 1, NULL, hidden);
+    GLM52_TRY(run_block(&b, &nextn->layer));
+    GLM52_TRY(predict(&b, nextn, draft_out));
+    *selected_out = keep_selection(&b);
+    if (engine->ahead.count > 0) settled(engine);
+    return GLM52_OK;
+}
+
+static glm52_status draft(struct glm52_engine *engine, uint32_t count, struct glm52_watch watch,
                           int32_t *drafts_out) {
     const struct glm52_nextn *nextn = &engine->model->nextn[0];
     struct glm52_layer chained = nextn->layer;
@@ -172,28 +204,28 @@ static glm52_status draft(struct glm52_engine *engine, int32_t id, uint32_t coun
             return glm52_fail(GLM52_ERR_CANCELLED, "cancelled before draft %u at position %u", i,
                               engine->held.position);
         }
+        if (i == 0) {
+            GLM52_TRY(draft_first(engine, &drafts_out[0], &selected));
+            continue;
+        }
         struct glm52_batch b = glm52_batch_of(engine, engine->held.position - 1 + i, 1);
         glm52_batch_rope(&b);
-        make_input(&b, nextn, i == 0 ? &id : &drafts_out[i - 1], i == 0 ? engine->held.carry : engine->act.mtp_out,
-                   NULL);
-        if (i > 0) {
-            const int32_t row = (int32_t)b.position;
-            b.ops->write(b.backend, engine->act.mtp_selected + selected++, &row, sizeof(row));
-            b.selected = engine->act.mtp_selected;
-            b.k = selected;
-        }
-        GLM52_TRY(run_block(&b, i == 0 ? &nextn->layer : &chained));
+        make_input(&b, nextn, &drafts_out[i - 1], NULL, engine->act.mtp_out);
+        const int32_t row = (int32_t)b.position;
+        b.ops->write(b.backend, engine->act.mtp_selected + selected++, &row, sizeof(row));
+        b.selected = engine->act.mtp_selected;
+        b.k = selected;
+        GLM52_TRY(run_block(&b, &chained));
         GLM52_TRY(predict(&b, nextn, &drafts_out[i]));
-        if (i == 0) selected = keep_selection(&b);
     }
     return GLM52_OK;
 }
 
-glm52_status glm52_mtp_draft(struct glm52_engine *engine, int32_t id, uint32_t count, struct glm52_watch watch,
+glm52_status glm52_mtp_draft(struct glm52_engine *engine, uint32_t count, struct glm52_watch watch,
                              int32_t *drafts_out) {
     const uint64_t start = glm52_now_ns();
     if (engine->stream != NULL) glm52_stream_mark(engine->stream);
-    const glm52_status status = draft(engine, id, count, watch, drafts_out);
+    const glm52_status status = draft(engine, count, watch, drafts_out);
     engine->stats.mtp_ns += glm52_now_ns() - start;
     return status;
 }

@@ -110,8 +110,8 @@ static glm52_status run_ahead(glm52_engine *engine, int32_t id, uint32_t drafts,
     struct glm52_conversation *held = &engine->held;
     const uint32_t position = held->position, vocab = engine->model->shape.vocab;
     const uint64_t start = glm52_now_ns();
-    GLM52_TRY(glm52_mtp_draft(engine, id, drafts, watch, held->tokens + position + 1));
     held->tokens[position] = id;
+    GLM52_TRY(glm52_mtp_draft(engine, drafts, watch, held->tokens + position + 1));
     const uint64_t drafted = glm52_now_ns();
     GLM52_TRY(run(engine, position, 1 + drafts, 1 + drafts, watch));
     glm52_mtp_keep(engine, 1 + drafts);
@@ -163,7 +163,7 @@ static glm52_status eval(glm52_engine *engine, int32_t id, uint32_t ahead, struc
         take(engine);
         return GLM52_OK;
     }
-    glm52_mtp_settle(engine);
+    glm52_mtp_give_up(engine);
     const uint32_t room = engine->options.context - engine->held.position - 1;
     uint32_t drafts = engine->drafts.length < ahead ? engine->drafts.length : ahead;
     if (drafts > room) drafts = room;
@@ -174,6 +174,7 @@ static glm52_status eval(glm52_engine *engine, int32_t id, uint32_t ahead, struc
         return GLM52_OK;
     }
     const uint64_t start = glm52_now_ns();
+    glm52_mtp_settle(engine);
     GLM52_TRY(feed(engine, &id, 1, watch));
     if (ready && ahead > 0) glm52_draft_policy_learn(&engine->drafts, 0, 0, glm52_now_ns() - start);
     return GLM52_OK;

@@ -258,7 +258,8 @@ typedef struct glm52_stats {
     uint64_t mtp_passes;        /* of the MTP block, prompts included */
     uint64_t mtp_ns;            /* in the MTP block */
     uint64_t mtp_verify_ns;     /* in the batches that ran drafts */
-    uint32_t mtp_length;        /* drafts of the next cycle; 0: they do not pay at the moment */
+    uint32_t mtp_length;        /* drafts of the next cycle; 0: none, it may be for a single cycle */
+    uint32_t mtp_off;           /* 1: drafts were tried and do not pay at the moment */
 } glm52_stats;
 
 /* Works out what an engine would allocate, without allocating it. Errors: as glm52_engine_open. */

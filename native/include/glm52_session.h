@@ -121,6 +121,9 @@ GLM52_API void glm52_draft_policy_start(glm52_draft_policy *policy, uint32_t fix
 /* Learns from a cycle that drafted tokens, of which accepted were fed, and took ns; sets length for the next. */
 GLM52_API void glm52_draft_policy_learn(glm52_draft_policy *policy, uint32_t drafted, uint32_t accepted, uint64_t ns);
 
+/* Whether drafts were tried and do not pay at the moment, so that none are made but to try again. */
+GLM52_API bool glm52_draft_policy_off(const glm52_draft_policy *policy);
+
 /* cdef: end */
 
 #ifdef __cplusplus

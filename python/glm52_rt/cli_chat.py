@@ -17,7 +17,7 @@ from typing import Any
 
 from .chat import render_chat, split_thinking
 from .cli_options import add_chat_options, add_engine_options, add_sampling_options, open_engine, sampling_of
-from .cli_terminal import PrefillBar, Writer, complain, is_terminal, timing_line, timings
+from .cli_terminal import PrefillBar, Writer, complain, drafts_line, drafts_of, is_terminal, timing_line, timings
 from .engine import Engine
 from .errors import ContextError, Error
 from .model import Model
@@ -167,5 +167,6 @@ class Conversation:
         if generation.stop_reason == "context":
             complain(f"the context of {engine.context} tokens is full; /reset forgets the conversation", "warning")
         if is_terminal(sys.stderr):
-            print(f"({timing_line(timings(before, engine.stats()))})", file=sys.stderr)
+            after = engine.stats()
+            print(f"({timing_line(timings(before, after))}{drafts_line(drafts_of(before, after))})", file=sys.stderr)
         return generation.tokens

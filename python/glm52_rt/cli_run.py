@@ -15,7 +15,7 @@ from typing import Any
 from .chat import render_chat
 from .cli_options import add_chat_options, add_engine_options, add_sampling_options, open_engine, sampling_of
 from .cli_stream import streamed, streamed_line
-from .cli_terminal import PrefillBar, Writer, complain, timing_line, timings
+from .cli_terminal import PrefillBar, Writer, complain, drafts_line, drafts_of, timing_line, timings
 from .engine import Engine
 from .errors import ArgumentError
 from .model import Model
@@ -124,7 +124,8 @@ class Answer:
     def summary(self) -> str:
         """The line at the end: speed, and the seed for the same again."""
         after = self._engine.stats()
-        line = timing_line(timings(self._before, after)) + streamed_line(streamed(self._before, after))
+        line = timing_line(timings(self._before, after)) + drafts_line(drafts_of(self._before, after))
+        line += streamed_line(streamed(self._before, after))
         return line if self._args.temp == 0 else f"{line}, seed {self._args.seed}"
 
     def document(self, model: Model, interrupted: bool, open_seconds: float) -> dict[str, Any]:
@@ -150,6 +151,7 @@ class Answer:
                 "cache_bytes": args.cache,
                 "cache_experts": args.experts,
             },
+            "drafts": drafts_of(self._before, after),
             "timings": {"open_seconds": open_seconds, **timings(self._before, after)},
             "streaming": None if after.stream is None else {
                 **(streamed(self._before, after) or {}),

@@ -115,6 +115,23 @@ def timings(before: Stats, after: Stats) -> dict[str, Any]:
     return found
 
 
+def drafts_of(before: Stats, after: Stats) -> dict[str, Any] | None:
+    """What multi-token prediction did between two stats; None if it was not asked to do anything."""
+    if not (after.mtp_passes or after.mtp_off):
+        return None
+    names = ("mtp_cycles", "mtp_drafted", "mtp_accepted")
+    found = {name.removeprefix("mtp_"): getattr(after, name) - getattr(before, name) for name in names}
+    return {**found, "switched_off": bool(after.mtp_off)}
+
+
+def drafts_line(measured: dict[str, Any] | None) -> str:
+    """drafts_of() for people; "" for None."""
+    if measured is None:
+        return ""
+    line = f", {measured['accepted']} of {measured['drafted']} drafts taken" if measured["drafted"] else ""
+    return line + (", drafts switched off: they do not pay here" if measured["switched_off"] else "")
+
+
 def timing_line(measured: dict[str, Any]) -> str:
     """timings() for people."""
     parts = []

@@ -53,7 +53,8 @@ class Stats:
     mtp_passes: int  # of the MTP block, prompts included
     mtp_ns: int  # in the MTP block
     mtp_verify_ns: int  # in the batches that ran drafts
-    mtp_length: int  # drafts of the next cycle; 0: off, or they do not pay at the moment
+    mtp_length: int  # drafts of the next cycle; 0: none, it may be for a single cycle
+    mtp_off: int  # 1: drafts were tried and do not pay at the moment
     stream: StreamStats | None = None  # of a streaming engine
     stream_layers: tuple[LayerStats, ...] = ()  # per layer of the trunk
 

@@ -656,21 +656,6 @@ class NativeEngine:
             return _fields(stats, "glm52_stats")
 
 
-class DraftPolicy:
-    """glm52_draft_policy: how many tokens to draft."""
-
-    def __init__(self, fixed: int = 0) -> None:
-        self._policy = ffi.new("glm52_draft_policy *")
-        lib.glm52_draft_policy_start(self._policy, fixed)
-
-    @property
-    def length(self) -> int:
-        return self._policy.length
-
-    def learn(self, drafted: int, accepted: int, ns: int) -> None:
-        lib.glm52_draft_policy_learn(self._policy, drafted, accepted, ns)
-
-
 def _close_sessions(dropped: list[Any]) -> None:
     while dropped:
         lib.glm52_session_close(dropped.pop())
