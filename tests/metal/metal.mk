@@ -1,6 +1,7 @@
 # metal.mk - `make test-metal`: the Metal driver where there is no Mac. Part of the Makefile.
 #
 #   metal-driver   its tests on a fake framework: plain, under sanitizers, and as an older system sees it
+#   metal-operations  every operation's tests through it, kernels run by the simulator
 #   metal-logits   small models through it, kernels run by the simulator, against the CPU backend
 #   metal-api      what it uses of Metal against two descriptions of Apple's API
 #   metal-link     compiled and linked for macOS on arm64, with the whole library
@@ -30,8 +31,8 @@ METAL_HEADERS = $(METAL_H) $(GENERATED)/metal_source.h $(wildcard native/metal/*
                 $(wildcard tests/metal/*.h tests/metal/*.def tests/metal/*/*.h)
 
 .PHONY: test-metal test-metal-full metal-driver metal-logits metal-api metal-link metal-msl metal-mutants \
-        metal-mutants-full
-METAL_PARTS := metal-driver metal-api metal-link metal-msl metal-logits
+        metal-mutants-full metal-package metal-operations
+METAL_PARTS := metal-driver metal-api metal-link metal-msl metal-operations metal-logits
 
 test-metal: $(NEEDS_PYTHON)
 	@tests/metal/tools.sh; case $$? in \
@@ -165,7 +166,13 @@ $(METAL_PACKAGE)/libglm52_metal.so: $(METAL_M:native/metal/%.m=$(METAL)/plain/%.
 	@echo "ld $@"
 	$(METAL_CC) -shared -Wl,-Bsymbolic -o $@ $^ $(METAL_LIBS)
 
-metal-logits: $(METAL_PACKAGE)/libglm52_metal.so $(BUILD)/models/micro.gguf $(BUILD)/models/tiny.gguf
+metal-package: $(METAL_PACKAGE)/libglm52_metal.so
 	@cp python/glm52_rt/*.py python/glm52_rt/*.jinja $(METAL_PACKAGE)
 	$(MAKE) EXT=$(METAL_EXT) PYTHON=$(PYTHON) ext $(METAL_PACKAGE)/libglm52_sim.so
+
+metal-operations: metal-package $(if $(NEEDS_PYTHON),$(VENV)/ready-for-tests)
+	@$(PYTHON) -m pytest -q -p no:cacheprovider -o pythonpath="$(METAL)/python tools tools/packaging tests" \
+	    tests/test_gpu_ops.py -k metal-
+
+metal-logits: metal-package $(BUILD)/models/micro.gguf $(BUILD)/models/tiny.gguf
 	@PYTHONPATH=$(METAL)/python $(PYTHON) tests/metal/logits.py $(wordlist 2,3,$^)
