@@ -30,9 +30,14 @@ LDLIBS  := -lm -pthread -ldl
 ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | grep __x86_64__),)
 SETS    := avx2 avx512 avx512vnni
 endif
+ifneq ($(shell $(CC) $(CFLAGS) $(ARCHFLAGS) -dM -E -x c /dev/null 2>/dev/null | grep __aarch64__),)
+SETS    := neon dotprod
+endif
 FLAGS_avx2   := -mavx2 -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=256
 FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni -mavx512vbmi -mavx512bitalg
+FLAGS_neon   :=
+FLAGS_dotprod := -march=armv8.2-a+dotprod
 SET_SRCS := $(filter-out native/quant/quant.c,$(wildcard native/quant/*.c))
 
 SRCS    := $(wildcard native/core/*.c native/quant/*.c native/cpu/*.c native/stream/*.c native/gpu/*.c)
@@ -62,7 +67,7 @@ ifndef V
 MAKEFLAGS += --no-print-directory
 endif
 
-.PHONY: all built ext sim venv run test test-c test-asan test-tsan test-vectors test-python tidy clean FORCE \
+.PHONY: all built ext sim venv run test test-c test-asan test-neon test-tsan test-vectors test-python tidy clean FORCE \
         fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
 
@@ -252,7 +257,7 @@ $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 built: $(VENV)/ready
 	$(MAKE) -j$(JOBS) all ext sim
 
-test: built test-c test-asan test-tsan fuzz-replay test-vectors test-python tidy
+test: built test-c test-asan test-tsan test-neon fuzz-replay test-vectors test-python tidy
 	@echo "every test passed"
 
 test-c: $(TESTER)
@@ -265,6 +270,20 @@ ASAN_MAKE = $(MAKE) -j$(JOBS) BUILD=$(BUILD)/asan VENV=$(VENV) LDFLAGS='-fsaniti
 # The same C tests there.
 test-asan: $(NEEDS_PYTHON)
 	$(ASAN_MAKE) test-c
+
+# What is written by hand for 64-bit ARM against the portable operations, under an emulator: Debian's packages
+# gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
+CROSS_CC   ?= aarch64-linux-gnu-gcc
+EMULATOR   ?= qemu-aarch64
+CROSS_ROOT ?= /usr/aarch64-linux-gnu
+# gcc 12 for this target gives up on a loop of the tests when it looks for vectors.
+NEON_CFLAGS := -O2 -fno-tree-vectorize
+NEON_TESTS := every_half every_instruction many_rows dot_ q8_ matmul moe attention index_score kv_store rms_norm swiglu
+test-neon: $(NEEDS_PYTHON)
+	@if command -v $(CROSS_CC) > /dev/null && command -v $(EMULATOR) > /dev/null; then \
+	    $(MAKE) -j$(JOBS) BUILD=$(BUILD)/neon VENV=$(VENV) CC=$(CROSS_CC) CFLAGS='$(NEON_CFLAGS)' $(BUILD)/neon/test_native && \
+	    $(EMULATOR) -L $(CROSS_ROOT) $(BUILD)/neon/test_native $(NEON_TESTS); \
+	else echo "test-neon: skipped, $(CROSS_CC) or $(EMULATOR) is not installed"; fi
 
 # What runs on several threads, under ThreadSanitizer.
 test-tsan: $(VENV)/ready

@@ -25,6 +25,8 @@
 
 #ifndef GLM52_SET
 #define GLM52_SET portable
+#elif defined(__aarch64__)
+#define FEW_BY_NEON     /* dot_few is written by hand: few_neon.h; the portable set stays the compiler's */
 #endif
 #define GLM52_JOIN_(a, b) a##_##b
 #define GLM52_JOIN(a, b) GLM52_JOIN_(a, b)

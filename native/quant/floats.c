@@ -2,6 +2,8 @@
 #include "blocks.h"
 #if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
+#elif defined(FEW_BY_NEON)
+#include <arm_neon.h>
 #endif
 
 static void decode_f32(const void *blocks, float *out, size_t count) {
@@ -21,6 +23,8 @@ static void decode_f16(const void *blocks, float *out, size_t count) {
         const __m128i halves = _mm_loadu_si128((const __m128i *)(const void *)(in + 2 * i));
         _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
     }
+#elif defined(FEW_BY_NEON)
+    for (; i + 4 <= count; i += 4) vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(in + 2 * i))));
 #endif
     for (; i < count; i++) out[i] = load_f16(in + 2 * i);
 }

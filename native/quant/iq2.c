@@ -12,6 +12,8 @@
 #include "iq2_avx512.h"
 #elif defined(FEW_BY_AVX2)
 #include "iq2_avx2.h"
+#elif defined(FEW_BY_NEON)
+#include "iq2_neon.h"
 #endif
 
 static inline float unpack_iq2_xxs(const uint8_t *block, int16_t *code, int8_t *factor) {
@@ -65,6 +67,10 @@ PANEL_OF_SUPER(iq2_xxs, unpack_iq2_xxs)
 PANEL_FUNCTIONS(iq2_xxs, group_iq2_xxs, 66, {8, false, 43, false})
 FEW_FUNCTION(iq2_xxs, step_iq2_xxs, 66)
 GLM52_DEFINE_FORMAT(IQ2_XXS, 16, SUPER, 66, decode_iq2_xxs, dot_iq2_xxs, PANEL_AND_FEW_OF(iq2_xxs, arrange_words));
+#elif defined(FEW_BY_NEON)
+GLM52_SUPER_FUNCTIONS(iq2_xxs, 66, 8, unpack_iq2_xxs)
+FEW_FUNCTION(iq2_xxs, step_iq2_xxs, 66, false)
+GLM52_DEFINE_FORMAT(IQ2_XXS, 16, SUPER, 66, decode_iq2_xxs, dot_iq2_xxs, FEW_OF(iq2_xxs));
 #else
 GLM52_DEFINE_SUPER(IQ2_XXS, 16, 66, 8, 43, unpack_iq2_xxs);
 #endif

@@ -16,6 +16,8 @@
 #include "few_avx512.h"
 #elif defined(FEW_BY_AVX2)
 #include "few_avx2.h"
+#elif defined(FEW_BY_NEON)
+#include "few_neon.h"
 #endif
 
 /* Codes of 2 bits, Q2_K's and the low ones of Q3_K: each 32 bytes hold 4 blocks of 32, a pair of bits each. */
@@ -110,6 +112,10 @@ PANEL_OF_SUPER(q6_k, unpack_q6_k)
 PANEL_FUNCTIONS(q6_k, group_q6_k, 210, {16, false, 32, false})
 FEW_FUNCTION(q6_k, step_q6_k, 210)
 GLM52_DEFINE_FORMAT(Q6_K, 14, SUPER, 210, decode_q6_k, dot_q6_k, PANEL_AND_FEW_OF(q6_k, arrange_words));
+#elif defined(FEW_BY_NEON)
+GLM52_SUPER_FUNCTIONS(q6_k, 210, 16, unpack_q6_k)
+FEW_FUNCTION(q6_k, step_q6_k, 210, false)
+GLM52_DEFINE_FORMAT(Q6_K, 14, SUPER, 210, decode_q6_k, dot_q6_k, FEW_OF(q6_k));
 #else
 GLM52_DEFINE_SUPER(Q6_K, 14, 210, 16, 32, unpack_q6_k);
 #endif
@@ -275,6 +281,11 @@ FEW_FUNCTION(q2_k, step_q2_k, 84)
 FEW_FUNCTION(q4_k, step_q4_k, 144)
 GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_AND_FEW_OF(q2_k, arrange_words));
 GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_AND_FEW_OF(q4_k, arrange_nibbles));
+#elif defined(FEW_BY_NEON)
+FEW_FUNCTION(q2_k, step_q2_k, 84, true)
+FEW_FUNCTION(q4_k, step_q4_k, 144, true)
+GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, FEW_OF(q2_k));
+GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, FEW_OF(q4_k));
 #else
 GLM52_DEFINE_FORMAT(Q2_K, 10, SUPER, 84, decode_q2_k, dot_q2_k, PANEL_OF(q2_k));
 GLM52_DEFINE_FORMAT(Q4_K, 12, SUPER, 144, decode_q4_k, dot_q4_k, PANEL_OF(q4_k));

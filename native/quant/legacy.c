@@ -12,6 +12,8 @@
 #include "few_avx512.h"
 #elif defined(FEW_BY_AVX2)
 #include "few_avx2.h"
+#elif defined(FEW_BY_NEON)
+#include "few_neon.h"
 #endif
 
 /* code [32]: low nibbles, then high ones */
@@ -110,7 +112,7 @@ DEFINE(Q4_1, 3, 20, true, 15, unpack_q4_1);
 DEFINE(Q5_0, 6, 22, false, 16, unpack_q5_0);
 DEFINE(Q5_1, 7, 24, true, 31, unpack_q5_1);
 
-#if defined(__AVX512VBMI__) || defined(FEW_BY_AVX2)
+#if defined(__AVX512VBMI__) || defined(FEW_BY_AVX2) || defined(FEW_BY_NEON)
 static void decode_q8_0(const void *blocks, float *out, size_t count) {
     decode_32s(unpack_q8_0, 34, false, blocks, out, count);
 }
@@ -119,6 +121,10 @@ static float dot_q8_0(const void *blocks, const struct glm52_q8 *row, size_t cou
     return dot_32s(unpack_q8_0, 34, false, blocks, row, count);
 }
 
+#if defined(FEW_BY_NEON)
+FEW_FUNCTION(q8_0, step_q8_0, 8 * 34, false)
+GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, FEW_OF(q8_0));
+#else
 #ifdef __AVX512VBMI__
 static inline void group_q8_0(const uint8_t *block, int blocks, struct unpacked *out) {
     struct codes c;
@@ -144,6 +150,7 @@ PANEL_FUNCTIONS(q8_0, group_q8_0, 8 * 34, {0, false, 128, false})
 #endif
 FEW_FUNCTION(q8_0, step_q8_0, 8 * 34)
 GLM52_DEFINE_FORMAT(Q8_0, 8, 32, 34, decode_q8_0, dot_q8_0, PANEL_AND_FEW_OF(q8_0, arrange_words));
+#endif
 #else
 DEFINE(Q8_0, 8, 34, false, 128, unpack_q8_0);
 #endif

@@ -45,6 +45,7 @@ typedef void unpack_group(const uint8_t *block, int blocks, struct unpacked *out
 #define PANEL_FUNCTIONS(name, unpack, stride, ...)
 #define PANEL_OF_SUPER(name, unpack)
 #define PANEL_OF(name) NULL, NULL, NULL, NULL
+#define FEW_OF(name) NULL, NULL, few_##name, NULL
 #else
 
 #include "panel_x86.h"

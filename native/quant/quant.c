@@ -2,6 +2,10 @@
 #include "quant.h"
 
 #include <stdatomic.h>
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #include "blocks.h"
 #include "encode.h"
@@ -9,6 +13,12 @@
 /* ---- which set runs: GLM52_HAVE_<name> says that it was built, the processor says whether it may run ---- */
 
 extern const struct glm52_quant_set glm52_quant_set_portable;
+#ifdef GLM52_HAVE_neon
+extern const struct glm52_quant_set glm52_quant_set_neon;
+#endif
+#ifdef GLM52_HAVE_dotprod
+extern const struct glm52_quant_set glm52_quant_set_dotprod;
+#endif
 #ifdef GLM52_HAVE_avx2
 extern const struct glm52_quant_set glm52_quant_set_avx2;
 #endif
@@ -19,9 +29,27 @@ extern const struct glm52_quant_set glm52_quant_set_avx512;
 extern const struct glm52_quant_set glm52_quant_set_avx512vnni;
 #endif
 
+#ifdef GLM52_HAVE_dotprod
+static bool has_dot_product(void) {
+#if defined(__APPLE__)
+    return true;    /* every 64-bit processor that macOS runs on */
+#elif defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+    return false;
+#endif
+}
+#endif
+
 const struct glm52_quant_set *glm52_quant_set_at(uint32_t index) {
     const struct glm52_quant_set *usable[5] = {&glm52_quant_set_portable};
     uint32_t count = 1;
+#ifdef GLM52_HAVE_neon
+    usable[count++] = &glm52_quant_set_neon;
+#endif
+#ifdef GLM52_HAVE_dotprod
+    if (has_dot_product()) usable[count++] = &glm52_quant_set_dotprod;
+#endif
 #ifdef GLM52_HAVE_avx2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) usable[count++] = &glm52_quant_set_avx2;
 #endif

@@ -5,10 +5,10 @@
 
 Models of the `bench` geometry are made in --models where they are missing (tools/make_model.py). Per mix of types:
 prompts of 512 and of 16 tokens (the latter is the time to the first token) and 32 tokens decoded, with the peak of
-resident memory; on
-a model of fewer layers decoding behind 4,096 and 16,384 positions. Runs alternate, each in a process of its own; of the
-peer every configuration (flash attention and repacking on and off) is tried once per model and the best one per measure
-taken. Ratios are taken pair by pair: ours / theirs in tokens per second, theirs / ours in bytes, so above 1 is better.
+resident memory; on a model of fewer layers decoding behind 4,096 and 16,384 positions. Runs alternate, each in a
+process of its own; of the peer every configuration (flash attention and repacking on and off) is tried once per model
+and the best one per measure taken. Ratios are taken pair by pair: ours / theirs in tokens per second, theirs / ours in
+bytes, so above 1 is better.
 
 Writes results.json after every pair and chart.png at the end, and prints a table. A section stops early when its share
 of --limit (seconds, without making models) is used up; what was measured is kept, with the number of its pairs.
@@ -74,7 +74,7 @@ def call(command: list[str]) -> tuple[str, float]:
 
 
 def ours(path: str, threads: int, depth: int) -> Run:
-    """Behind depth tokens decoding alone; at depth 0 the prompts and decoding from the beginning, as llama-bench does."""
+    """Behind depth tokens decoding alone; at depth 0 prompts, and decoding from the beginning as llama-bench does."""
     import numpy as np
 
     import glm52_rt as rt
@@ -247,11 +247,14 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for place, (_, s, target) in zip(places, bars):
         if target is not None:
             axes.plot([target, target], [place - 0.42, place + 0.42], color="black", linewidth=2)
-        axes.text(s["ratio_max"] + 0.04, place, f"{s['ratio']:.2f}", va="center", fontsize=8)
+        axes.text(max(s["ratio_max"], target or 0) + 0.04, place, f"{s['ratio']:.2f}", va="center", fontsize=8)
     axes.axvline(1.0, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_yticks(places, [label.replace("\n", ": ") for label, _, _ in bars], fontsize=8)
     axes.set_xlim(0, max([s["ratio_max"] for _, s, _ in bars] + [t or 0 for _, _, t in bars]) * 1.12)
-    axes.set_xlabel("glm52-rt / llama.cpp (memory: llama.cpp / glm52-rt); black: asked for; lines: range of the pairs")
+    axes.set_xlabel("times llama.cpp (rates: ours / theirs; memory: theirs / ours); thin lines: range of the pairs")
+    meanings = {"asked for, reached": "#33691e", "asked for (black), missed": "#b0492f", "nothing asked": "#607d8b"}
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in meanings.values()]
+    figure.legend(handles, list(meanings), loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
 
