@@ -46,7 +46,7 @@ typedef void glm52_inputs_observer(void *user, const glm52_inputs *inputs);
 
 /* Has observer called with the inputs of every matrix of every batch, on the calling thread: rows of attention heads
  * as groups, rows of routed experts with their experts' numbers. Results of the engine do not change by a bit; a pass
- * takes longer, because what the experts' down matrices get is computed once more. NULL ends it, and frees what it took.
+ * takes longer, because what the experts' down matrices get is computed once more. NULL ends it and frees what it took.
  * Errors: ARGUMENT if engine is NULL; UNSUPPORTED on backends other than the CPU's; MEMORY. */
 GLM52_API glm52_status glm52_observe_inputs(glm52_engine *engine, glm52_inputs_observer *observer, void *user);
 

@@ -33,6 +33,7 @@ def add_parser(commands: Any) -> None:
     add("-o", "--output", required=True, metavar="FILE", help="the importance matrix, whole or not at all")
     add("--chunk", type=whole_number(1, 2**31), default=CHUNK, metavar="N", help=f"tokens at a time (default {CHUNK})")
     add("--chunks", type=whole_number(0, 2**31), default=0, metavar="N", help="at most so many (default: all)")
+    add("--special", action="store_true", help="control tokens written in the text are control tokens, not text")
     add("--with-output", action="store_true", help="the output matrix too")
     add("--add", metavar="FILE", help="go on from an importance matrix that is there")
     add("--force", action="store_true", help="write over FILE if it is there")
@@ -47,7 +48,7 @@ def _chunks(model: Model, args: argparse.Namespace) -> list[list[int]]:
     begin = None
     if model.metadata.get("tokenizer.ggml.add_bos_token", False):
         begin = int(model.metadata["tokenizer.ggml.bos_token_id"])
-    tokens = Tokenizer.from_model(model).encode(text)
+    tokens = Tokenizer.from_model(model).encode(text, special=args.special)
     return judge.cut(tokens, args.chunk, 0, args.chunks, begin).tokens.tolist()
 
 

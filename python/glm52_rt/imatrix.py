@@ -111,8 +111,8 @@ def collect(
     progress: Callable[[int], Any] | None = None,
 ) -> None:
     """Runs each chunk of tokens from an empty engine and adds what every matrix meets. Routers, which nobody
-    quantises, are left out, and the output matrix unless with_output. progress(chunks done) is called behind each. The engine is
-    left empty. Errors: UnsupportedError on backends other than the CPU's; ModelError for inputs that are not finite."""
+    quantises, are left out, and the output matrix unless with_output. progress(chunks done) is called behind each. The
+    engine is left empty. Errors: UnsupportedError on backends other than the CPU's; ModelError for inputs that are not finite."""
 
     def add(inputs: Inputs) -> None:
         name = inputs.tensor
@@ -156,8 +156,8 @@ def load(path: str | os.PathLike[str]) -> Imatrix:
     value is negative or not finite."""
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
-            raise ModelError(f"{path}: no GGUF; an importance matrix in the older .dat format has to be collected anew, "
-                             "or saved again as GGUF by llama-imatrix")  # fmt: skip
+            raise ModelError(f"{path}: no GGUF; an importance matrix in the older .dat format has to be collected "
+                             "anew, or saved again as GGUF by llama-imatrix")  # fmt: skip
     try:
         reader = gguf.GGUFReader(path)
         found = Imatrix(
