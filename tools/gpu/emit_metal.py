@@ -3,7 +3,8 @@
     emit_metal.py OUTPUT.h KERNELS... -- FOLDER...
 
 The text is the files as they stand, included ones first, each behind a #line that names it; only their includes of one
-another are gone.
+another are gone. Before them stand Metal's own names, which headers shared with C take for granted, and what compile
+options can't say: products and sums are not fused unless a kernel says fma.
 """
 
 import re
@@ -15,8 +16,11 @@ import msl
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+HEAD = "#include <metal_stdlib>\n#pragma METAL fp math_mode(safe)\n#pragma METAL fp contract(off)\n"
+
+
 def concatenated(sources: list[msl.Source]) -> str:
-    text = []
+    text = [HEAD]
     for source in sources:
         text.append(f'#line 1 "{source.name}"\n' + re.sub(r'(?m)^#\s*include\s+".*$', "", source.text) + "\n")
     return "".join(text)
