@@ -294,12 +294,15 @@ def test_refuses_and_says_what_was_wanted(case: str, checkpoints: Callable[..., 
     assert not (tmp_path / "model.gguf").exists()
 
 
-def test_refuses_what_f16_can_not_hold(checkpoints: Callable[..., Path], tmp_path: Path) -> None:
+def test_refuses_what_a_type_can_not_hold(checkpoints: Callable[..., Path], tmp_path: Path) -> None:
     editor = Editor(checkpoints("bf16"), tmp_path / "checkpoint")
     editor.put("lm_head.weight", 0, b"\x80\x47")  # 65536
     with pytest.raises(rt.ModelError, match=r"tensor output.weight: 65536 is more than F16 holds"):
         convert(editor.save(), tmp_path / "model.gguf", type="F16")
     convert(editor.folder, tmp_path / "model.gguf", type="BF16")
+    editor.put("lm_head.weight", 0, b"\x80\x7e")  # 8.5e37
+    with pytest.raises(rt.ModelError, match=r"tensor output.weight: row 0, column 0 is 8.5\d*e\+37: Q8_0 holds"):
+        convert(editor.save(), tmp_path / "other.gguf", type="Q8_0")
 
 
 def test_refuses_arguments(checkpoints: Callable[..., Path], tmp_path: Path) -> None:

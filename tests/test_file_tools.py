@@ -21,6 +21,7 @@ import glm52_rt as rt
 from glm52_rt import file_diff, gguf_files, gguf_writer
 from glm52_rt.cli import main
 from glm52_rt.gguf_writer import Entry, Reader, Writer, array, pair, pairs_of
+from glm52_rt.machine import expert_slices
 from glm52_rt.native import StreamTest
 
 HYPOTHESIS: Any = {"deadline": None, "derandomize": True,
@@ -192,6 +193,16 @@ def test_logits_are_the_same_bits(
         if way == "full layers":
             continue  # those are read beside
         assert (new.read_ops, old.read_ops) == (new.misses, 3 * old.misses)
+
+
+def test_what_is_read_at_once_is_a_run(plain: Path, together: Path) -> None:
+    """The disk is measured with reads as streaming makes them."""
+    with rt.Model.open(plain) as model, rt.Model.open(together) as runs:
+        slices, whole = expert_slices(model), expert_slices(runs)
+        assert len(slices) == 3 * len(whole)
+        sizes = [tensor.stride for tensor in runs.tensors if tensor.name.endswith("gate_exps.weight")]
+        assert [size for _, _, size in whole[:: model.shape.experts]] == sizes
+        assert all(offset % 4096 == 0 and offset + size <= runs.file_bytes for _, offset, size in whole)
 
 
 def test_mtp_and_checkpoints_go_from_one_layout_to_the_other(plain: Path, together: Path, tmp_path: Path) -> None:

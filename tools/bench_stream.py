@@ -3,15 +3,19 @@
 how much memory was used against what was planned.
 
     bench_stream.py MODEL --cache 600MB [--direct-io] [--tokens 32] [--prompt 64] [--skew 1.2] ...
+    bench_stream.py MODEL --against COLOCATED --rounds 5 ...       the two in turns, each in a process of its own
 
 Prints one JSON document. Meant to be run inside a control group that caps memory; nothing here sets one up.
 """
 
 import argparse
 import json
+import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,6 +104,32 @@ def measure(args: argparse.Namespace) -> dict:
     return found
 
 
+def compare(args: argparse.Namespace) -> dict:
+    """Two files in turns, so that what else the machine does meets both; reads, bytes and rates of each, and the ratio
+    of the medians."""
+    paths = {"model": args.model, "against": args.against}
+    words = [word for word in sys.argv[1:] if word != args.model]
+    for option in ("--against", "--rounds"):
+        at = next((i for i, word in enumerate(words) if word == option), None)
+        if at is not None:
+            del words[at : at + 2]
+    runs: dict[str, list[dict]] = {name: [] for name in paths}
+    for _ in range(args.rounds):
+        for name, path in paths.items():
+            command = [sys.executable, __file__, path, *words]
+            runs[name].append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+    found: dict[str, Any] = {"files": paths, "rounds": args.rounds}
+    for name, results in runs.items():
+        rates = [one["decode_tokens_per_second"] for one in results]
+        found[name] = {"decode_tokens_per_second": rates, "median": statistics.median(rates)}
+        if "stats" in results[0]:
+            found[name] |= {key: results[0]["stats"][key] for key in ("read_ops", "read_bytes", "hits", "misses")}
+            for key in ("wait_share", "service_p50_ms", "share_of_bound", "disk_bytes_per_second"):
+                found[name][key] = [one.get(key) for one in results]
+    found["against_over_model"] = found["against"]["median"] / found["model"]["median"]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -120,7 +150,10 @@ def main() -> None:
     add("--tokens", type=int, default=32)
     add("--skew", type=float, default=0.0)
     add("--disk-seconds", type=float, default=5.0)
-    print(json.dumps(measure(parser.parse_args())))
+    add("--against", metavar="FILE", help="another file of the same model, such as glm52 colocate writes")
+    add("--rounds", type=int, default=3, help="with --against: runs of each file")
+    args = parser.parse_args()
+    print(json.dumps(compare(args) if args.against else measure(args)))
 
 
 if __name__ == "__main__":

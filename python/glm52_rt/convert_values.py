@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
-from gguf import GGMLQuantizationType, quants
 
 from .convert_plan import SCALE, Plan, Rows, Target
-from .errors import ModelError
+from .errors import ArgumentError, ModelError
 from .gguf_writer import row_bytes
+from .native_encode import encode
 from .safetensors_file import Source, SourceTensor
 
 PIECE_VALUES = 4 << 20  # read, converted and written at once
@@ -102,7 +102,7 @@ def type_of(target: Target, kind: str) -> str:
 
 
 def encoded(values: np.ndarray, kind: str, name: str) -> np.ndarray:
-    """The bytes of rows in a type of TYPES; name is for the message. Errors: ModelError for values beyond F16."""
+    """The bytes of rows in a type of TYPES; name is for the message. Errors: ModelError for values that it can't hold."""
     if kind == "BF16" and values.dtype == np.uint16:
         return values
     if kind == "F16" and values.dtype == np.float16:
@@ -118,7 +118,10 @@ def encoded(values: np.ndarray, kind: str, name: str) -> np.ndarray:
         if not np.isfinite(half).all():
             raise ModelError(f"tensor {name}: {np.abs(single).max():g} is more than F16 holds (65504)")
         return half
-    return quants.quantize(single, GGMLQuantizationType[kind])
+    try:
+        return encode(kind, single)
+    except ArgumentError as error:  # its rows are those of a piece
+        raise ModelError(f"tensor {name}: {error}") from None
 
 
 def target_pieces(weights: Weights, target: Target, kind: str) -> Iterator[np.ndarray]:

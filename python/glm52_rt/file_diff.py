@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from .gguf_files import ARCHITECTURE, COLOCATED
 from .gguf_writer import PIECE_BYTES, Reader
 from .model import Model
 from .native import Tensor
+from .native_encode import decode
 from .native_file import RawValue, raw_values
 
 LAYOUT_KEYS = ("split.", "glm52.colocated.")
@@ -108,7 +109,7 @@ def _decoded(reader: Reader, tensor: Tensor, first: int, count: int) -> np.ndarr
     kind = GGMLQuantizationType[tensor.type]
     block, size = GGML_QUANT_SIZES[kind]
     data = np.frombuffer(reader.read(tensor, first // block * size, count // block * size), np.uint8)
-    return quants.dequantize(data, kind).reshape(-1)
+    return decode(tensor.type, data)
 
 
 def relative_rms(a: Reader, x: Tensor, b: Reader, y: Tensor) -> float:

@@ -129,12 +129,16 @@ def cached_share(paths: Sequence[str]) -> float | None:
 
 
 def expert_slices(model: Model) -> list[tuple[int, int, int]]:
-    """(shard, offset, bytes) of every routed expert's part of every matrix: what streaming reads at once."""
+    """(shard, offset, bytes) of every routed expert's part of every matrix, or of all three in a colocated file: what
+    streaming reads at once."""
     experts = model.shape.experts
-    return [
-        (t.shard, t.offset + e * (t.bytes // experts), t.bytes // experts)
-        for t in model.tensors if t.name.endswith("_exps.weight") for e in range(experts)
-    ]  # fmt: skip
+    found = []
+    for t in model.tensors:
+        if not t.name.endswith("_exps.weight") or (t.stride and not t.name.endswith("gate_exps.weight")):
+            continue
+        size = t.stride or t.bytes // experts
+        found += [(t.shard, t.offset + e * size, size) for e in range(experts)]
+    return found
 
 
 def disk_rate(
