@@ -2,7 +2,8 @@
  *
  * The order of experts: higher p + bias, then lower id; a NaN comes behind every number. p and p + bias are sums of two
  * floats each, so that two logits that differ choose by their difference even where a sigmoid of one float would be 1
- * for both. The used_count best come one by one, each the best of those behind the one before it. */
+ * for both. The used_count best come one by one, each the best of those behind the one before it. A thread has every threads-th
+ * expert, and keeps the place of its first one. */
 #include "exp.h"
 
 #define NOBODY 0xFFFFFFFF
@@ -76,18 +77,23 @@ kernel void router(constant glm52_router_args &args [[buffer(0)]],
     threadgroup uint upper[SIMD_WIDTH];
     threadgroup uint lower[SIMD_WIDTH];
     threadgroup uint id[SIMD_WIDTH];
+    threadgroup float chosen_p;
     device const float *from = logits + ulong(row) * args.logits_stride;
     device int *chosen = ids + ulong(row) * args.used_count;
     device float *weight = weights + ulong(row) * args.used_count;
     choice last;
     last.upper = last.lower = last.id = 0;
+    choice own_first;
+    own_first.upper = own_first.lower = 0;
+    own_first.id = NOBODY;
+    if (index < args.expert_count) own_first = choice_of(from[index], bias[index], index);
     float sum = 0.0f;
     for (uint k = 0; k < args.used_count; k++) {
         choice best;
         best.upper = best.lower = 0;
         best.id = NOBODY;
         for (uint e = index; e < args.expert_count; e += threads) {
-            const choice own = choice_of(from[e], bias[e], e);
+            const choice own = e == index ? own_first : choice_of(from[e], bias[e], e);
             if ((k == 0 || is_before(last, own)) && is_before(own, best)) best = own;
         }
         best = first_of_simdgroup(best);
@@ -101,12 +107,12 @@ kernel void router(constant glm52_router_args &args [[buffer(0)]],
         best.lower = lane < simdgroups ? lower[lane] : 0;
         best.id = lane < simdgroups ? id[lane] : NOBODY;
         last = first_of_simdgroup(best);
+        if (index == last.id % threads) chosen_p = sigmoid(from[last.id]);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        const float p = sigmoid(from[last.id]);
-        sum += p;
         if (index == 0) {
+            sum += chosen_p;
             chosen[k] = int(last.id);
-            weight[k] = p;
+            weight[k] = chosen_p;
         }
     }
     const float factor = args.normalise != 0 ? args.scale / (sum + 1e-20f) : args.scale;
