@@ -59,8 +59,8 @@ static inline uint32_t glm52_gpu_matvec_rows(uint32_t row_count) {
 
 /* Values of a chunk: kernels/quant_lanes.h. */
 static inline uint32_t glm52_gpu_chunk(uint32_t type) {
-    const uint32_t q2_k = 10;
-    return type == q2_k ? 2048 : 512;
+    const uint32_t q2_k = 10, q3_k = 11;
+    return type == q2_k || type == q3_k ? 2048 : 512;
 }
 
 /* Simdgroups that share a row of weights (1, 2 or 4), so that the device is busy with out_count rows altogether: as many as have

@@ -11,7 +11,7 @@
 #ifndef GLM52_KERNELS_DOT_ROWS_H
 #define GLM52_KERNELS_DOT_ROWS_H
 
-#include "quant_lanes.h"
+#include "quant_lanes_iq.h"
 
 /* Rows of weights of a simdgroup, simdgroups of a threadgroup. */
 #define TILE 4

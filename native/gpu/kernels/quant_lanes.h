@@ -27,7 +27,16 @@ template <> struct lanes_of<q2_k> { enum { steps = 4, sets = 1, has_offset = 1, 
 template <> struct lanes_of<q4_k> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
 template <> struct lanes_of<q5_k> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
 template <> struct lanes_of<q6_k> { enum { steps = 1, sets = 4, has_offset = 0, space = 0 }; };
-template <> struct lanes_of<iq2_xxs> { enum { steps = 1, sets = 1, has_offset = 1, space = 384 }; };
+template <> struct lanes_of<q3_k> { enum { steps = 4, sets = 1, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<q4_0> { enum { steps = 1, sets = 2, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<q4_1> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<q5_0> { enum { steps = 1, sets = 2, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<q5_1> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<iq2_xxs> { enum { steps = 1, sets = 1, has_offset = 1, space = 256 + 128 }; };
+template <> struct lanes_of<iq2_xs> { enum { steps = 1, sets = 1, has_offset = 1, space = 512 + 128 }; };
+template <> struct lanes_of<iq2_s> { enum { steps = 1, sets = 1, has_offset = 1, space = 1024 + 256 }; };
+template <> struct lanes_of<iq3_xxs> { enum { steps = 1, sets = 1, has_offset = 1, space = 256 + 128 }; };
+template <> struct lanes_of<iq3_s> { enum { steps = 1, sets = 1, has_offset = 1, space = 512 }; };
 
 /* ---- bytes as floats without a conversion ---- */
 
@@ -88,11 +97,11 @@ static float4 wide_floats(bf16 type, device const uchar *p) {
 
 template <typename T>
 static void lane_floats(T type, device const uchar *chunk, uint lane, uint left, bool is_aligned, thread float4 *w) {
-    for (uint j = 0; j < 4; j++) {
-        const uint i = 128 * j + 4 * lane;
-        if (is_aligned && i + 4 <= left) {
-            w[j] = wide_floats(type, chunk + T::block_bytes * i);
-        } else {
+    if (is_aligned && left >= STEP) {
+        for (uint j = 0; j < 4; j++) w[j] = wide_floats(type, chunk + T::block_bytes * (128 * j + 4 * lane));
+    } else {
+        for (uint j = 0; j < 4; j++) {
+            const uint i = 128 * j + 4 * lane;
             w[j] = float4(i < left ? float_at(type, chunk, i) : 0.0f, i + 1 < left ? float_at(type, chunk, i + 1) : 0.0f,
                           i + 2 < left ? float_at(type, chunk, i + 2) : 0.0f,
                           i + 3 < left ? float_at(type, chunk, i + 3) : 0.0f);
@@ -256,54 +265,105 @@ static void lane_codes(q2_k type, threadgroup const uint *space, device const uc
     offset[0] = fma(scale[0], -128.0f, byte_times(two >> 4 & 15, 0, m));
 }
 
-/* ---- IQ2_XXS: 2 lanes to a block of 32; codes and signs become signed magnitudes through threadgroup memory:
- * [256] numbers of 8 magnitudes in its code book's order, 4 bits apart, then [128] signs of 7 bits as bit 2 of each
- * 4 ---- */
+/* ---- Q3_K: the same; the third bits of 16 values of each block lie in one word of 4 ---- */
 
-static uint lane_group(iq2_xxs type, uint lane, uint step, uint j) {
-    return VALUES * lane + 4 * j;
+static uint lane_group(q3_k type, uint lane, uint step, uint j) {
+    return 256 * (lane / 4) + 128 * (lane % 4 / 2) + 32 * step + 16 * (lane % 2) + 4 * j;
 }
 
-/* 64 + the signed magnitudes that 4 times 4 bits of a word stand for: the number of the magnitude, and a sign. */
-static uint signed_magnitudes(uint numbers) {
-    const uint plus = glm52_magnitudes_iq2[0], minus = glm52_magnitudes_iq2[1];
-#ifdef __CUDA_ARCH__
-    return __byte_perm(plus, minus, numbers);
-#else
-    uint word = 0;
-    for (uint i = 0; i < 4; i++) {
-        const uint four = numbers >> (4 * i);
-        word |= (((four & 4) != 0 ? minus : plus) >> (8 * (four & 3)) & 255) << (8 * i);
+static void lane_codes(q3_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    const bool is_there = 256 * (lane / 4) < left;
+    const uint half_block = lane % 4 / 2, s = lane % 2;
+    device const uchar *block = chunk + (is_there ? lane / 4 : 0) * 110;
+    for (uint j = 0; j < 4; j++) {
+        const uint word = load_u32(block + 32 + 16 * (lane % 4) + 4 * j);
+        const uint high = load_u32(block + 16 * s + 4 * j) >> (4 * half_block) << (6 - step);
+        const uint low = step == 0 ? word << 4 : step == 1 ? word << 2 : step == 2 ? word : word >> 2;
+        w[j] = byte_fractions((low & 0x30303030) | (high & 0x40404040));
     }
-    return word;
-#endif
-}
-
-static void lane_codes(iq2_xxs type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
-                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
-    const bool is_there = VALUES * lane < left;
-    const uint b = lane / 2 % 8, half_block = lane % 2;
-    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 66;
-    const uint codes = load_u16(block + 2 + 8 * b + 2 * half_block), signs = load_u32(block + 6 + 8 * b);
-    for (uint g = 0; g < 2; g++) {
-        const uint numbers = space[codes >> (8 * g) & 255] | space[256 + (signs >> (14 * half_block + 7 * g) & 127)];
-        w[2 * g] = byte_fractions(signed_magnitudes(numbers & 0xFFFF));
-        w[2 * g + 1] = byte_fractions(signed_magnitudes(numbers >> 16));
-    }
-    const float d = is_there ? load_f16(block) * 0.125f : 0.0f;
-    scale[0] = d * float(2 * (signs >> 28) + 1);
+    const uint low = uint(block[96 + 2 * step + s]) >> (4 * half_block) & 15;
+    const uint high = uint(block[104 + (2 * step + s) % 4]) >> (2 * (2 * half_block + step / 2)) & 3;
+    const float d = is_there ? load_f16(block + 108) * (1.0f / 16.0f) : 0.0f;
+    scale[0] = byte_times(low | high << 4, 0, d) - 32.0f * d;
     offset[0] = scale[0] * -192.0f;
 }
 
-/* ---- threadgroup memory that lane_codes reads ---- */
+/* ---- Q4_0, Q4_1, Q5_0 and Q5_1: 4 lanes to a block, which have 4 of its first 16 values and 4 of the others, and the same of
+ * a block 8 further on ---- */
 
-template <typename T>
-static void prepare_lanes(T type, threadgroup uint *space, uint index, uint threads) {
+static uint lane_group_of_halves(uint lane, uint j) {
+    return 256 * (j / 2) + 32 * (lane / 4) + 16 * (j % 2) + 4 * (lane % 4);
 }
 
-static void prepare_lanes(iq2_xxs type, threadgroup uint *space, uint index, uint threads) {
-    for (uint i = index; i < 256; i += threads) space[i] = glm52_numbers_iq2_xxs[i];
-    for (uint i = index; i < 128; i += threads) space[256 + i] = glm52_nibble_signs_7[i];
+/* Bits 0 .. 3 of a word as bit 4 of its bytes. */
+static uint fifth_bits(uint high) {
+    return (high & 1) << 4 | (high & 2) << 11 | (high & 4) << 18 | (high & 8) << 25;
+}
+
+/* A block's two groups, from its nibbles on: codes less bias. high: its fifth bits. */
+static void groups_of_halves(device const uchar *nibbles, uint high, float bias, uint lane, thread float4 *w) {
+    const uint word = load_u32(nibbles + 4 * (lane % 4));
+    w[0] = biased_bytes((word & 0x0F0F0F0F) | fifth_bits(high >> (4 * (lane % 4))), bias);
+    w[1] = biased_bytes((word >> 4 & 0x0F0F0F0F) | fifth_bits(high >> (16 + 4 * (lane % 4))), bias);
+}
+
+static uint lane_group(q4_0 type, uint lane, uint step, uint j) {
+    return lane_group_of_halves(lane, j);
+}
+
+static uint lane_group(q4_1 type, uint lane, uint step, uint j) {
+    return lane_group_of_halves(lane, j);
+}
+
+static uint lane_group(q5_0 type, uint lane, uint step, uint j) {
+    return lane_group_of_halves(lane, j);
+}
+
+static uint lane_group(q5_1 type, uint lane, uint step, uint j) {
+    return lane_group_of_halves(lane, j);
+}
+
+static void lane_codes(q4_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    for (uint i = 0; i < 2; i++) {
+        const bool is_there = 256 * i + 32 * (lane / 4) < left;
+        device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 18;
+        groups_of_halves(block + 2, 0, 8.0f, lane, w + 2 * i);
+        scale[i] = is_there ? load_f16(block) : 0.0f;
+    }
+}
+
+static void lane_codes(q4_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    for (uint i = 0; i < 2; i++) {
+        const bool is_there = 256 * i + 32 * (lane / 4) < left;
+        device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 20;
+        groups_of_halves(block + 4, 0, 0.0f, lane, w + 2 * i);
+        scale[i] = is_there ? load_f16(block) : 0.0f;
+        offset[i] = is_there ? load_f16(block + 2) : 0.0f;
+    }
+}
+
+static void lane_codes(q5_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    for (uint i = 0; i < 2; i++) {
+        const bool is_there = 256 * i + 32 * (lane / 4) < left;
+        device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 22;
+        groups_of_halves(block + 6, load_u32(block + 2), 16.0f, lane, w + 2 * i);
+        scale[i] = is_there ? load_f16(block) : 0.0f;
+    }
+}
+
+static void lane_codes(q5_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
+                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    for (uint i = 0; i < 2; i++) {
+        const bool is_there = 256 * i + 32 * (lane / 4) < left;
+        device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 24;
+        groups_of_halves(block + 8, load_u32(block + 4), 0.0f, lane, w + 2 * i);
+        scale[i] = is_there ? load_f16(block) : 0.0f;
+        offset[i] = is_there ? load_f16(block + 2) : 0.0f;
+    }
 }
 
 #endif
