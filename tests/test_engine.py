@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import pickle
+import resource
 import signal
 import tempfile
 import threading
@@ -594,6 +595,19 @@ class Conversation(RuleBasedStateMachine):
         call = self.engine.load if loads else self.engine.save
         with pytest.raises(rt.Cancelled):
             call(self.folder / str(name), progress=lambda done: next(left, None) is not None)
+
+    @precondition(lambda self: self.held)
+    @rule(name=st.integers(0, 1), room=st.integers(0, 2000))
+    def failing_save(self, name: int, room: int) -> None:
+        """As on a full disk: the system refuses to write more."""
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            with pytest.raises(rt.IoError):
+                self.engine.save(self.folder / str(name))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert sorted(os.listdir(self.folder)) == sorted(map(str, self.saved))
 
     @invariant()
     def equals_a_fresh_run(self) -> None:

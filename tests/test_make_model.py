@@ -3,6 +3,7 @@
 import hashlib
 import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,6 +11,7 @@ from typing import Any, BinaryIO
 import make_model as tool
 import numpy as np
 import pytest
+from conftest import remove_stale
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, quants
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -384,3 +386,19 @@ def test_added_tokens_have_the_real_ids_and_types() -> None:
     assert made.types[154820:154838] == [tokenizer.CONTROL] * 18
     assert made.types[154838:154856] == [tokenizer.USER_DEFINED] * 18
     assert made.types[154856:] == [tokenizer.UNUSED] * 24
+
+
+def test_models_of_recipes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    """By the fixture that makes them; what it did not make, or somebody used within a day, stays."""
+    for name in ("recipe-old", "recipe-used", "recipe-kept", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.gguf").write_bytes(b"x")
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / "micro-0123").mkdir()
+    (tmp_path / "micro-0123/done").write_text("model.gguf")
+    os.utime(tmp_path / "micro-0123", (1, 1))
+    (tmp_path / "tiny.gguf").write_bytes(b"x")
+    os.utime(tmp_path / "recipe-used")
+    remove_stale(tmp_path, "recipe-kept", time.time())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "recipe-kept", "recipe-used", "tiny.gguf"]
+    remove_stale(tmp_path / "nothing", "recipe-kept", time.time())

@@ -515,8 +515,8 @@ def test_a_change_for_the_worse_or_the_better_is_seen() -> None:
 
 def uniform_places(model: rt.Model, tokens: int, **options) -> np.ndarray:
     """Where each of so many sampled tokens lies in the cumulative distribution that plain decoding has at its place,
-    the likeliest first, spread evenly over the token's share: even and independent numbers if the sampler is right. Tokens
-    come in conversations of 50 behind different prompts."""
+    the likeliest first, spread evenly over the token's share: even and independent numbers if the sampler is right.
+    Tokens come in conversations of 50 behind different prompts."""
     settings = {"temperature": 0.5, "top_p": 1.0}
     even = np.random.Generator(np.random.PCG64(9))
     places: list[float] = []

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for preset in args.presets:
-            path = make_model.make_model(preset, Path(folder) / f"{preset}.gguf", mix="f32")
+            path = make_model.make_model(preset, Path(folder) / f"{preset}.gguf")
             path = foresee(path, Path(folder) / f"{preset}-foreseeing.gguf")
             with rt.Model.open(path) as model:
                 if not check(model, preset, args):
