@@ -182,7 +182,7 @@ static glm52_status add_one_tokens_experts(const struct glm52_batch *b, const st
     b->ops->clear(b->backend, act->expert_out, (size_t)used * hidden * sizeof(float));
     for (;;) {
         const glm52_expert *experts = NULL;
-        GLM52_TRY(b->ops->finish(b->backend));   /* the experts of the step before may be overwritten now */
+        /* One token's experts all have their slots until the next layer has read its routes: no need to wait. */
         GLM52_TRY(glm52_stream_next(b->engine->stream, &experts));
         if (experts == NULL) break;
         b->ops->moe(b->backend, &args, act->expert_out, act->x, act->route_ids, act->route_weights, experts);
