@@ -4,6 +4,10 @@
  * the host's addresses, found in a list of spans and put at the same distance into the mirror. Mirrors keep the
  * alignment of the host's address modulo 256 bytes.
  *
+ * Dispatches are recorded, and flush hands what was recorded over as one graph: the kernels of a graph follow each other
+ * with less between them than launches do. A step that is made of the same kernels as the one before (a decoded token)
+ * gives its numbers to the graphs that are there, the first segment to the first and so on.
+ *
  * The CUDA runtime is linked in statically and itself looks for the system's libcuda, so that this library loads
  * on a machine without one and open says that there is no device. */
 #include <cuda_runtime_api.h>
@@ -19,6 +23,8 @@
 #define STAGE_BYTES ((size_t)32 << 20)
 #define FENCES 64u
 #define MESSAGE_BYTES 512
+/* Segments of a step whose graphs are kept; those behind take turns. */
+#define GRAPHS 64u
 
 struct span {
     const uint8_t *host;
@@ -39,6 +45,11 @@ struct glm52_gpu_state {
     cudaEvent_t copied, begun, ended;
     bool has_begun;
     uint64_t device_ns;
+
+    bool is_recording;
+    bool has_no_graphs;          /* they failed once: launches go straight to the device */
+    uint32_t segment;            /* of the step */
+    cudaGraphExec_t graphs[GRAPHS];
 
     struct span *spans;          /* ascending by host */
     uint32_t span_count, span_room;
@@ -86,6 +97,48 @@ static glm52_status take_fault(struct glm52_gpu_state *state) {
     return glm52_fail(status, "%s", state->message);
 }
 
+/* ---- recording ---- */
+
+/* The graph of this segment, with recorded's numbers; made anew where the kernels are not those of the step before. */
+static cudaError_t renew_graph(struct glm52_gpu_state *state, cudaGraph_t recorded, cudaGraphExec_t *graph) {
+    if (*graph != NULL) {
+        cudaGraphExecUpdateResultInfo info;
+        if (cudaGraphExecUpdate(*graph, recorded, &info) == cudaSuccess) return cudaSuccess;
+        (void)cudaGetLastError();
+        keep_fault(state, cudaGraphExecDestroy(*graph), "giving up a graph");
+        *graph = NULL;
+    }
+    return cudaGraphInstantiate(graph, recorded, 0);
+}
+
+/* Hands over what was recorded. */
+static void hand_over(struct glm52_gpu_state *state) {
+    if (!state->is_recording) return;
+    state->is_recording = false;
+    cudaGraph_t recorded = NULL;
+    cudaError_t error = cudaStreamEndCapture(state->stream, &recorded);
+    cudaGraphExec_t *graph = &state->graphs[state->segment++ % GRAPHS];
+    if (error == cudaSuccess) error = renew_graph(state, recorded, graph);
+    if (error == cudaSuccess) error = cudaGraphLaunch(*graph, state->stream);
+    if (recorded != NULL) (void)cudaGraphDestroy(recorded);
+    if (error != cudaSuccess) state->has_no_graphs = true;
+    keep_fault(state, error, "handing over a graph");
+}
+
+static void begin_timing(struct glm52_gpu_state *state) {
+    if (state->has_begun) return;
+    state->has_begun = cudaEventRecord(state->begun, state->stream) == cudaSuccess;
+}
+
+static void record(struct glm52_gpu_state *state) {
+    if (state->is_recording || state->has_no_graphs) return;
+    begin_timing(state);
+    const cudaError_t error = cudaStreamBeginCapture(state->stream, cudaStreamCaptureModeRelaxed);
+    if (error == cudaSuccess) state->is_recording = true;
+    else state->has_no_graphs = true;
+    (void)cudaGetLastError();
+}
+
 /* ---- opening ---- */
 
 static void describe(struct glm52_gpu_state *state, const struct cudaDeviceProp *about) {
@@ -111,6 +164,7 @@ static cudaError_t make_events(struct glm52_gpu_state *state) {
 
 static void driver_close(struct glm52_gpu_state *state) {
     if (state == NULL) return;
+    hand_over(state);
     if (state->stream != NULL) (void)cudaStreamSynchronize(state->stream);
     if (state->copies != NULL) (void)cudaStreamSynchronize(state->copies);
     for (uint32_t i = 0; i < state->span_count; i++) {
@@ -119,6 +173,9 @@ static void driver_close(struct glm52_gpu_state *state) {
     }
     for (uint32_t i = 0; i < FENCES; i++) {
         if (state->fence[i] != NULL) (void)cudaEventDestroy(state->fence[i]);
+    }
+    for (uint32_t i = 0; i < GRAPHS; i++) {
+        if (state->graphs[i] != NULL) (void)cudaGraphExecDestroy(state->graphs[i]);
     }
     if (state->copied != NULL) (void)cudaEventDestroy(state->copied);
     if (state->begun != NULL) (void)cudaEventDestroy(state->begun);
@@ -169,6 +226,7 @@ static void driver_limits(const struct glm52_gpu_state *state, struct glm52_gpu_
 
 static void *driver_allocate(struct glm52_gpu_state *state, size_t bytes) {
     void *address = NULL;
+    hand_over(state);
     cudaError_t error = cudaMalloc(&address, bytes > 0 ? bytes : 1);
     if (error == cudaSuccess) error = cudaMemsetAsync(address, 0, bytes, state->stream);
     if (error == cudaSuccess) return address;
@@ -179,6 +237,7 @@ static void *driver_allocate(struct glm52_gpu_state *state, size_t bytes) {
 
 static void driver_release(struct glm52_gpu_state *state, void *address) {
     if (address == NULL) return;
+    hand_over(state);
     keep_fault(state, cudaStreamSynchronize(state->stream), "waiting before memory is freed");
     keep_fault(state, cudaFree(address), "freeing memory");
 }
@@ -247,6 +306,7 @@ static bool make_room(struct glm52_gpu_state *state) {
 
 static glm52_status driver_adopt(struct glm52_gpu_state *state, const void *host, size_t bytes, bool will_change) {
     if (bytes == 0) return glm52_fail(GLM52_ERR_ARGUMENT, "cuda: adopting 0 bytes");
+    hand_over(state);
     if (!make_room(state)) return glm52_fail(GLM52_ERR_MEMORY, "cuda: no memory for a list of spans");
     const size_t shift = (uintptr_t)host % ALIGNMENT;
     struct span span = {.host = host, .bytes = bytes};
@@ -281,6 +341,7 @@ static glm52_status driver_adopt(struct glm52_gpu_state *state, const void *host
 static void driver_disown(struct glm52_gpu_state *state, const void *host) {
     for (uint32_t i = 0; i < state->span_count; i++) {
         if (state->spans[i].host != host) continue;
+        hand_over(state);
         keep_fault(state, cudaStreamSynchronize(state->copies), "waiting before a span is given up");
         keep_fault(state, cudaStreamSynchronize(state->stream), "waiting before a span is given up");
         if (state->spans[i].is_registered) (void)cudaHostUnregister((void *)(uintptr_t)host);
@@ -297,6 +358,7 @@ static void driver_publish(struct glm52_gpu_state *state, const void *host, size
         keep_misuse(state, "publish", "memory that was not adopted");
         return;
     }
+    hand_over(state);
     keep_fault(state, cudaMemcpyAsync(on_device(state, host), host, bytes, cudaMemcpyHostToDevice, state->copies),
                "copying what was published");
     keep_fault(state, cudaEventRecord(state->copied, state->copies), "marking a copy");
@@ -304,17 +366,21 @@ static void driver_publish(struct glm52_gpu_state *state, const void *host, size
 }
 
 static void driver_read(struct glm52_gpu_state *state, void *host, const void *address, size_t bytes) {
+    hand_over(state);
+    state->segment = 0;
     keep_fault(state, cudaMemcpyAsync(host, on_device(state, address), bytes, cudaMemcpyDeviceToHost, state->stream),
                "reading memory");
     keep_fault(state, cudaStreamSynchronize(state->stream), "waiting for what was read");
 }
 
 static void driver_write(struct glm52_gpu_state *state, void *address, const void *host, size_t bytes) {
+    hand_over(state);
     keep_fault(state, cudaMemcpyAsync(on_device(state, address), host, bytes, cudaMemcpyHostToDevice, state->stream),
                "writing memory");
 }
 
 static void driver_clear(struct glm52_gpu_state *state, void *address, size_t bytes) {
+    record(state);
     keep_fault(state, cudaMemsetAsync(on_device(state, address), 0, bytes, state->stream), "clearing memory");
 }
 
@@ -354,11 +420,6 @@ static glm52_status driver_pipeline(struct glm52_gpu_state *state, const char *n
     return GLM52_OK;
 }
 
-static void begin_timing(struct glm52_gpu_state *state) {
-    if (state->has_begun) return;
-    state->has_begun = cudaEventRecord(state->begun, state->stream) == cudaSuccess;
-}
-
 static void driver_dispatch(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *pipeline,
                             const struct glm52_gpu_dispatch *dispatch) {
     if (state->is_lost) return;
@@ -375,16 +436,19 @@ static void driver_dispatch(struct glm52_gpu_state *state, const struct glm52_gp
     for (uint32_t i = 0; i < dispatch->operand_count; i++) {
         launch.operands[i + 1] = on_device(state, dispatch->operands[i]);
     }
+    record(state);
     begin_timing(state);
     keep_fault(state, (cudaError_t)kernel->launch(&launch, state->stream), kernel->name);
 }
 
-/* Launches are handed over as they are made. */
-static void driver_flush(struct glm52_gpu_state *state) { (void)state; }
+static void driver_flush(struct glm52_gpu_state *state) {
+    hand_over(state);
+}
 
 /* ---- fences ---- */
 
 static uint64_t driver_signal(struct glm52_gpu_state *state) {
+    hand_over(state);
     const uint64_t value = ++state->fence_value;
     keep_fault(state, cudaEventRecord(state->fence[value % FENCES], state->stream), "signalling a fence");
     return value;
@@ -401,6 +465,8 @@ static glm52_status driver_wait_host(struct glm52_gpu_state *state, uint64_t val
 }
 
 static glm52_status driver_finish(struct glm52_gpu_state *state) {
+    hand_over(state);
+    state->segment = 0;
     if (state->has_begun) keep_fault(state, cudaEventRecord(state->ended, state->stream), "marking the end");
     keep_fault(state, cudaStreamSynchronize(state->copies), "waiting for copies");
     keep_fault(state, cudaStreamSynchronize(state->stream), "waiting for the device");

@@ -6,8 +6,9 @@
  * a fused multiply-add. The sums of the lanes are added by simd_sum; those of the parts in ascending order. None of it
  * depends on how many rows of activations there are, so a row's result has the same bits among 1 and among 8.
  *
- * One and two rows of activations are first put in threadgroup memory, some chunks at a time, in the order in which lanes
- * take them. */
+ * Of types whose chunk has several steps, one and two rows of activations are first put in threadgroup memory, some chunks
+ * at a time, in the order in which lanes take them: a chunk's steps then share what was read of the weights. For the others
+ * the wait for the threadgroup costs more than it saves. */
 #ifndef GLM52_KERNELS_DOT_ROWS_H
 #define GLM52_KERNELS_DOT_ROWS_H
 
@@ -163,7 +164,8 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
                      threadgroup float4 *staged, thread float *sum) {
     const uint size = STEP * lanes_of<T>::steps, chunk_bytes = size / T::block_values * T::block_bytes;
     for (uint i = 0; i < TILE * ROWS; i++) sum[i] = 0.0f;
-    if (ROWS > STAGE_ROWS) {
+    if (ROWS > STAGE_ROWS || lanes_of<T>::steps == 1) {
+#pragma unroll 2
         for (uint chunk = at.part; chunk * size < in_count && rows > 0; chunk += at.parts) {
             dot_many<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
                               is_wide, x + chunk * size, x_stride, x_rows, at.lane, sum);
