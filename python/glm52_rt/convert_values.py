@@ -102,7 +102,7 @@ def type_of(target: Target, kind: str) -> str:
 
 
 def encoded(values: np.ndarray, kind: str, name: str) -> np.ndarray:
-    """The bytes of rows in a type of TYPES; name is for the message. Errors: ModelError for values that it can't hold."""
+    """The bytes of rows in a type of TYPES; name is for the message. Errors: ModelError for values beyond the type."""
     if kind == "BF16" and values.dtype == np.uint16:
         return values
     if kind == "F16" and values.dtype == np.float16:
