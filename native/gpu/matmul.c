@@ -8,6 +8,7 @@
 #define SIMDGROUPS 8
 /* As in kernels/tile.h. */
 #define TILE_ROWS 64
+#define TILE_COLUMNS 128
 
 /* Up to here rows have the order of sums of decoding. */
 #define MATVEC_ROWS_MAX 8
@@ -34,7 +35,7 @@ static void run(struct glm52_gpu_backend *gpu, const glm52_matmul_args *args, bo
         glm52_gpu_run(gpu, glm52_gpu_typed("matvec", args->type, rows).text, &dispatch);
         return;
     }
-    dispatch.groups[0] = glm52_gpu_ceil(args->out_count, TILE_ROWS);
+    dispatch.groups[0] = glm52_gpu_ceil(args->out_count, TILE_COLUMNS);
     dispatch.groups[2] = glm52_gpu_ceil(args->row_count, TILE_ROWS);
     glm52_gpu_run(gpu, glm52_gpu_typed("matmul", args->type, 0).text, &dispatch);
 }

@@ -10,6 +10,7 @@
 
 /* As in kernels/tile.h. */
 #define TILE_ROWS 64
+#define TILE_COLUMNS 128
 /* Up to here rows have the order of sums of decoding. */
 #define PAIR_ROWS_MAX 8
 
@@ -112,7 +113,7 @@ static void run_tiles(const struct job *job, uint32_t tiles, uint32_t what, uint
         .row_bytes = (uint32_t)glm52_gpu_row_bytes(type, in_count), .parts = 1,
         .is_wide = glm52_gpu_wide(glm52_gpu_is_wide(x, x_stride, 0), false), .x_stride = x_stride, .what = what};
     const struct glm52_gpu_dispatch dispatch = {
-        .groups = {glm52_gpu_ceil(numbers.out_count, TILE_ROWS), tiles, 1},
+        .groups = {glm52_gpu_ceil(numbers.out_count, TILE_COLUMNS), tiles, 1},
         .threads = {SIMDGROUPS * GLM52_GPU_SIMD_WIDTH, 1, 1},
         .args_bytes = sizeof(numbers), .args = &numbers,
         .operand_count = 6, .operands = {to, x, job->pairs, job->tiles, job->table, weights},

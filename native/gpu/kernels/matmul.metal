@@ -2,7 +2,7 @@
  *
  * matvec: up to 8 rows, the order of sums in dot_rows.h. A threadgroup's simdgroups are tiles of 4 rows of weights times
  * parts of a row.
- * matmul: any number of rows, in tiles of 64, the order of sums in tile.h. */
+ * matmul: any number of rows, in tiles of 64 and 128, the order of sums in tile.h. */
 #include "dot_rows.h"
 #include "tile.h"
 
@@ -49,16 +49,20 @@ kernel void matmul(constant glm52_matvec_args &args [[buffer(0)]], device float 
                    uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
                    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float space[TILE_SPACE];
-    const uint first = group.x * TILE_ROWS, x_first = group.z * TILE_ROWS, row = index / 2 % TILE_ROWS;
-    const ulong of_weights = ulong(group.y) * args.out_count + min(first + row, args.out_count - 1);
+    tile_sums sums;
+    const uint first = group.x * TILE_COLUMNS, x_first = group.z * TILE_ROWS;
+    const ulong of_weights = ulong(group.y) * args.out_count + min(first + index / 2, args.out_count - 1);
     multiply_tile(T(), weights + of_weights * args.row_bytes,
-                  x + ulong(min(x_first + row, args.row_count - 1)) * args.x_row_stride +
+                  x + ulong(min(x_first + index / 4, args.row_count - 1)) * args.x_row_stride +
                       ulong(group.y) * args.x_group_stride,
-                  args.in_count, (args.is_wide & WIDE_X) != 0, index, simdgroup, space);
-    for (uint i = index; i < TILE_ROWS * TILE_ROWS; i += TILE_THREADS) {
-        const uint r = x_first + i / TILE_ROWS, column = first + i % TILE_ROWS;
-        if (r < args.row_count && column < args.out_count) {
-            out[ulong(r) * args.out_row_stride + ulong(group.y) * args.out_group_stride + column] = space[i];
+                  args.in_count, (args.is_wide & WIDE_X) != 0, index, simdgroup, space, sums);
+    for (uint part = 0; part < 2; part++) {
+        hand_out_tile(sums, part, simdgroup, space);
+        for (uint i = index; i < TILE_ROWS * TILE_HALF; i += TILE_THREADS) {
+            const uint r = x_first + i / TILE_HALF, column = first + part * TILE_HALF + i % TILE_HALF;
+            if (r < args.row_count && column < args.out_count) {
+                out[ulong(r) * args.out_row_stride + ulong(group.y) * args.out_group_stride + column] = space[i];
+            }
         }
     }
 }

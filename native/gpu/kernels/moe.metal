@@ -189,23 +189,27 @@ kernel void moe_tile(constant glm52_moe_kernel_args &args [[buffer(0)]], device 
                      device const float *weights [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],
                      uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float space[TILE_SPACE];
+    tile_sums sums;
     const uint4 tile = tiles[group.y];
     if (tile.z > 0) {
         device const expert &chosen = experts[tile.x];
         device const uchar *matrix = args.what == MOE_GATE ? chosen.gate : args.what == MOE_UP ? chosen.up : chosen.down;
-        const uint first = group.x * TILE_ROWS, row = index / 2 % TILE_ROWS;
-        const uint pair = pairs[tile.y + min(row, tile.z - 1)];
-        multiply_tile(T(), matrix + ulong(min(first + row, args.out_count - 1)) * args.row_bytes,
+        const uint first = group.x * TILE_COLUMNS;
+        const uint pair = pairs[tile.y + min(index / 4, tile.z - 1)];
+        multiply_tile(T(), matrix + ulong(min(first + index / 2, args.out_count - 1)) * args.row_bytes,
                       x + ulong(args.what == MOE_DOWN ? pair : pair / args.used_count) * args.x_stride, args.in_count,
-                      (args.is_wide & WIDE_X) != 0, index, simdgroup, space);
-        for (uint i = index; i < TILE_ROWS * TILE_ROWS; i += TILE_THREADS) {
-            const uint column = first + i % TILE_ROWS;
-            if (i / TILE_ROWS >= tile.z || column >= args.out_count) continue;
-            const uint of_row = pairs[tile.y + i / TILE_ROWS];
-            device float *at = to + ulong(of_row) * args.out_count + column;
-            *at = args.what == MOE_GATE ? space[i]
-                  : args.what == MOE_UP ? silu(*at) * space[i]
-                                        : weights[of_row] * space[i];
+                      (args.is_wide & WIDE_X) != 0, index, simdgroup, space, sums);
+        for (uint part = 0; part < 2; part++) {
+            hand_out_tile(sums, part, simdgroup, space);
+            for (uint i = index; i < TILE_ROWS * TILE_HALF; i += TILE_THREADS) {
+                const uint column = first + part * TILE_HALF + i % TILE_HALF;
+                if (i / TILE_HALF >= tile.z || column >= args.out_count) continue;
+                const uint of_row = pairs[tile.y + i / TILE_HALF];
+                device float *at = to + ulong(of_row) * args.out_count + column;
+                *at = args.what == MOE_GATE ? space[i]
+                      : args.what == MOE_UP ? silu(*at) * space[i]
+                                            : weights[of_row] * space[i];
+            }
         }
     }
 }
