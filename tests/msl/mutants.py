@@ -242,6 +242,9 @@ def main() -> int:
     if args.sample:
         mutants = random.Random(1).sample(mutants, min(args.sample, len(mutants)))
     build, extension = args.build.resolve(), args.extension.absolute()
+    for path in {mutant.path for mutant in mutants if mutant.path.suffix in (".metal", ".h")} | {ROOT / "native/gpu/add.c"}:
+        if not survives(Mutant(path, 1, "nothing", 0, 0, ""), build, extension):
+            raise SystemExit(f"{path.relative_to(ROOT)}: its tests fail with nothing broken")
     with ThreadPoolExecutor(2) as pool:
         alive = []
         for mutant, left in zip(mutants, pool.map(lambda m: survives(m, build, extension), mutants)):
