@@ -75,9 +75,9 @@ def test_searches_leave_less_than_the_gguf_package_does(name):
 
 @pytest.mark.parametrize("name", BITS)
 def test_errors_lie_between_shannons_bound_and_that_of_one_scale_for_all(name):
-    """No code of b bits per value, scales included, leaves less than 2^-b of normal values' deviation (Shannon). The best
-    scalar code of c bits per value for normal values with one scale leaves sqrt(sqrt(3) pi / 2) 2^-c (Panter and Dite,
-    1951): blocks have scales of their own and do better. MXFP4's scales are powers of two, and its codes floats."""
+    """No code of b bits per value, scales included, leaves less than 2^-b of normal values' deviation (Shannon). The
+    best scalar code of c bits per value for normal values with one scale leaves sqrt(sqrt(3) pi / 2) 2^-c (Panter and
+    Dite, 1951): blocks have scales of their own and do better. MXFP4's scales are powers of two, and its codes floats."""
     x = drawn(4)
     for importance in (None, np.exp(np.random.Generator(np.random.PCG64(7)).standard_normal(1024)).astype(np.float32)):
         blocks = encode(name, x, importance)
@@ -424,7 +424,7 @@ def test_files_that_are_no_importance_matrix_are_refused(source, tmp_path):
     with pytest.raises(ModelError, match="holds no importance"):
         imatrix.load(source)
     for squares, counts, why in (
-        ([1.0, -1], [1.0], "negative"), ([1.0, np.nan], [1.0], "not finite"), ([1.0, 2, 3], [1.0, 1], "counts that fit"),
+        ([1.0, -1], [1.0], "negative"), ([1.0, np.nan], [1.0], "not finite"), ([1.0, 2, 3], [1.0, 1], "that fit"),
     ):  # fmt: skip
         names = ("a.in_sum2", "a.counts")
         entries = [gguf_writer.Entry(n, "F32", (len(v),)) for n, v in zip(names, (squares, counts), strict=True)]

@@ -22,7 +22,7 @@ GLM52_API uint32_t glm52_encode_count(void);
 GLM52_API glm52_status glm52_encode_type(uint32_t index, uint32_t *type_out);
 
 /* blocks = row_count rows of row_size values x, quantised so that the sum of importance * error^2 over each block is
- * small. importance [row_size], NULL: all columns alike; it is the mean square of the activations that a column is
+ * small (large values count a little more, encode.h). importance [row_size], NULL: all columns alike; it is the mean square of the activations that a column is
  * multiplied with, of any scale. Q8_0, F32, F16 and BF16 do not look at it. blocks is a row_count times what a row of
  * the type takes, and is written only on OK.
  *

@@ -8,6 +8,8 @@
 #ifndef GLM52_ENCODE_LANES_H
 #define GLM52_ENCODE_LANES_H
 
+#include <math.h>
+
 #include "blocks.h"
 #include "encode.h"
 
@@ -90,12 +92,16 @@ static inline float unit_of(const float *x, int count) {
     return float_of_bits((exponent < 253 ? 254 - exponent : 1) << 23);
 }
 
-/* w [count] of importance [count], NULL: all 1. */
-static inline void weigh(const float *importance, int count, float *w) {
-    float top = 0;
+/* w [count] of importance [count] and values, NULL: all 1. */
+static inline void weigh(const float *x, const float *importance, int count, float *w) {
+    float top = 0, squares = 0;
     for (int i = 0; importance && i < count; i++) top = importance[i] > top ? importance[i] : top;
     const bool is_even = !(top > 0);
-    for (int i = 0; i < count; i++) w[i] = is_even ? 1 : importance[i] / top + IMPORTANCE_FLOOR;
+    for (int i = 0; i < count; i++) {
+        w[i] = is_even ? 1 : importance[i] / top + IMPORTANCE_FLOOR;
+        squares += x[i] * x[i];
+    }
+    for (int i = 0; !is_even && i < count; i++) w[i] *= sqrtf(squares / (float)count + x[i] * x[i]);
 }
 
 /* One block's values and weights of a row, brought to unit. */
@@ -107,7 +113,7 @@ struct scaled_block {
 static inline void scale_block(const float *x, const float *importance, int count, struct scaled_block *out) {
     out->unit = unit_of(x, count);
     for (int i = 0; i < count; i++) out->x[i] = x[i] * out->unit;
-    weigh(importance, count, out->w);
+    weigh(out->x, importance, count, out->w);
 }
 
 /* Blocks first .. of rows of row_size as a group of lanes: parts sub-blocks of n values each. Lanes behind the last

@@ -112,7 +112,8 @@ def collect(
 ) -> None:
     """Runs each chunk of tokens from an empty engine and adds what every matrix meets. Routers, which nobody
     quantises, are left out, and the output matrix unless with_output. progress(chunks done) is called behind each. The
-    engine is left empty. Errors: UnsupportedError on backends other than the CPU's; ModelError for inputs that are not finite."""
+    engine is left empty. Errors: UnsupportedError on backends other than the CPU's; ModelError for inputs that are not
+    finite."""
 
     def add(inputs: Inputs) -> None:
         name = inputs.tensor
