@@ -67,7 +67,7 @@ ifndef V
 MAKEFLAGS += --no-print-directory
 endif
 
-.PHONY: all built ext sim venv run test test-c test-asan test-neon test-tsan test-vectors test-python tidy clean FORCE \
+.PHONY: all built ext sim gpu-mutants gpu-mutants-full venv run test test-c test-asan test-neon test-tsan test-vectors test-python tidy clean FORCE \
         fuzz fuzz-replay fuzz-run fuzz-corpus
 all: $(LIB) $(TESTER) $(CHECKER)
 
@@ -257,7 +257,7 @@ $(BUILD)/models/%.gguf: tools/make_model.py | $(VENV)/ready
 built: $(VENV)/ready
 	$(MAKE) -j$(JOBS) all ext sim
 
-test: built test-c test-asan test-tsan test-neon fuzz-replay test-vectors test-python tidy
+test: built test-c test-asan test-tsan test-neon fuzz-replay test-vectors test-python gpu-mutants tidy
 	@echo "every test passed"
 
 test-c: $(TESTER)
@@ -297,6 +297,14 @@ test-vectors: $(CHECKER) $(BUILD)/models/tiny.gguf
 
 test-python: $(VENV)/ready-for-tests $(EXT) $(CHECKER) sim
 	$(PYTHON) -m pytest -q
+
+# The kernels and the C that feeds them, one thing broken at a time: a few of the mutants, and all of them.
+GPU_MUTANTS ?= 6
+gpu-mutants: $(VENV)/ready-for-tests $(EXT) sim
+	$(PYTHON) tests/msl/mutants.py $(BUILD) $(EXT) --sample $(GPU_MUTANTS)
+gpu-mutants-full: $(VENV)/ready-for-tests $(EXT) sim
+	$(PYTHON) tests/msl/mutants.py $(BUILD) $(EXT)
+test-metal-full: gpu-mutants-full
 
 # ---- fuzzing: the GGUF reader, the hyperparameters and the binding of weights against any bytes ----
 
