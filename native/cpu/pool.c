@@ -13,7 +13,6 @@
  * thread joins by adding one to an open gate, which is when it may read the job. So nobody waits for a
  * thread that has not woken up yet, and nobody reads a job that is being replaced. */
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "thread.h"
 
 #define GATE_OPEN ((uint64_t)1 << 31)
 #define GATE_JOB ((uint64_t)1 << 32)
@@ -196,21 +196,15 @@ uint32_t glm52_pool_threads(const struct glm52_pool *pool) {
     return pool->threads;
 }
 
-/* Threads 1 .. threads - 1; the caller is number 0. They leave the process's signals to its own threads. */
+/* Threads 1 .. threads - 1; the caller is number 0. */
 static int start_threads(struct glm52_pool *pool) {
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGPROF};
-    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&blocked, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = 0;
     while (error == 0 && pool->started < pool->threads - 1) {
         struct member *member = &pool->members[pool->started];
         *member = (struct member){.pool = pool, .number = pool->started + 1};
-        error = pthread_create(&member->handle, NULL, serve, member);
+        error = glm52_thread_start(&member->handle, serve, member);
         if (error == 0) pool->started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
 

@@ -13,7 +13,7 @@
 typedef void few_step(const uint8_t *w, const struct glm52_q8 *x, int x_count, size_t at, __m256 *lane);
 
 /* Lines this far ahead are asked for. */
-#define FEW_AHEAD 4096
+#define FEW_AHEAD 8192
 
 ALWAYS_INLINE void few_row(few_step *step, size_t stride, const uint8_t *w, size_t count, const struct glm52_q8 *x,
                            int x_count, float *y, size_t y_stride) {

@@ -19,7 +19,7 @@ struct codes {
 typedef void few_step(const uint8_t *const *w, const struct glm52_q8 *x, int x_count, size_t at, __m512 *lane);
 
 /* Lines this far ahead are asked for: what the processor's own prefetching does not reach in time. */
-#define FEW_AHEAD 4096
+#define FEW_AHEAD 8192
 
 ALWAYS_INLINE void few_pair(few_step *step, size_t stride, const uint8_t *const *rows, size_t count,
                             const struct glm52_q8 *x, int x_count, float *y, size_t y_stride, bool is_pair) {

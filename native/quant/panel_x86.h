@@ -200,7 +200,8 @@ ALWAYS_INLINE void multiply_group(const struct panel_kind kind, const struct pan
             sum[1][r] = _mm512_load_si512(pair[1].start[half]);
         }
 #pragma GCC unroll 8
-        for (int t = 8 / halves * half; t < 8 / halves * (half + 1); t++) {
+        for (int t = 0; t < 8; t++) {
+            if (halves == 2 && t / 4 != half) continue;
             const __m512i w0 = _mm512_load_si512(pair[0].code[t]), w1 = _mm512_load_si512(pair[1].code[t]);
 #pragma GCC unroll 4
             for (int r = 0; r < row_count; r++) {

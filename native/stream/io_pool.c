@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 
 #include "checked.h"
 #include "error.h"
+#include "thread.h"
 
 #define HINTS_MAX 1024
 
@@ -267,19 +267,12 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-/* Workers leave the process's signals to its own threads. */
 static int start_threads(struct glm52_io *io) {
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGPROF};
-    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&blocked, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = 0;
     while (error == 0 && io->started < io->args.workers) {
-        error = pthread_create(&io->workers[io->started].handle, NULL, serve, &io->workers[io->started]);
+        error = glm52_thread_start(&io->workers[io->started].handle, serve, &io->workers[io->started]);
         if (error == 0) io->started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
 
