@@ -1,8 +1,8 @@
 /* expert_tables.c - tables of experts' addresses in device memory.
  *
  * A layer whose experts are resident brings the same table at every token: it is written once. One whose experts are
- * streamed brings another each time: it is written each time, in the order of what is encoded, so that kernels that were
- * encoded before still see the one before. */
+ * streamed brings another each time: it is written each time, in the order of what is encoded, so that kernels that
+ * were encoded before still see the one before. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -30,7 +30,7 @@ struct glm52_gpu_backend {
     char fault_message[512];
 };
 
-/* Encodes a kernel over groups of threads. args at [[buffer(0)]], operands from [[buffer(1)]] on. The name is copied. */
+/* Encodes a kernel over groups of threads: args at [[buffer(0)]], operands from [[buffer(1)]] on. Copies the name. */
 void glm52_gpu_run(struct glm52_gpu_backend *backend, const char *kernel, const struct glm52_gpu_dispatch *dispatch);
 
 /* Experts' addresses as kernels see them, [count] of struct glm52_expert in device memory, made of the host's table. It

@@ -42,7 +42,7 @@ static inline uint32_t glm52_gpu_ceil(uint64_t count, uint32_t size) {
     return (uint32_t)((count + size - 1) / size);
 }
 
-/* Threads of a group that works on one row of count values; of the row's size alone, so that its sums have one order. */
+/* Threads of a group that works on one row of count values; of its size alone, so that its sums have one order. */
 static inline uint32_t glm52_gpu_row_threads(uint32_t count) {
     return count >= 2048 ? 512 : count > 128 ? 256 : count > 32 ? 128 : 32;
 }
@@ -63,13 +63,16 @@ static inline uint32_t glm52_gpu_chunk(uint32_t type) {
     return type == q2_k || type == q3_k ? 2048 : 512;
 }
 
-/* Simdgroups that share a row of weights (1, 2 or 4), so that the device is busy with out_count rows altogether: as many as have
- * equal shares, or many. Of the matrix alone: a row's bits must not depend on how many rows of activations there are. */
+/* Simdgroups that share a row of weights (1, 2 or 4), so that the device is busy with out_count rows altogether: as
+ * many as have equal shares, or many. Of the matrix alone: a row's bits must not depend on how many rows of
+ * activations there are. */
 static inline uint32_t glm52_gpu_matvec_parts(uint32_t type, uint64_t out_count, uint32_t in_count) {
     const uint32_t chunks = glm52_gpu_ceil(in_count, glm52_gpu_chunk(type));
     const uint32_t max = glm52_gpu_chunk(type) > 512 ? 2 : 4;
     uint32_t parts = 1;
-    while (parts < max && (chunks % (2 * parts) == 0 || chunks >= 16 * parts) && out_count / 4 * parts < 4096) parts *= 2;
+    while (parts < max && out_count / 4 * parts < 4096 && (chunks % (2 * parts) == 0 || chunks >= 16 * parts)) {
+        parts *= 2;
+    }
     return parts;
 }
 

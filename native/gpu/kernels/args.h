@@ -1,4 +1,5 @@
-/* args.h - structs of numbers that only kernels need, shared by C and Metal; those of the operations are in glm52_ops.h.
+/* args.h - structs of numbers that only kernels need, shared by C and Metal; those of the operations are in
+ * glm52_ops.h.
  *
  * Members are uint32_t, int32_t, uint64_t and float: their layout is the same in both. */
 #ifndef GLM52_KERNELS_ARGS_H
@@ -16,8 +17,8 @@ typedef struct glm52_matvec_args {
     uint32_t x_row_stride, x_group_stride, out_row_stride, out_group_stride;
 } glm52_matvec_args;
 
-/* struct glm52_attention_args, and split_groups: 1, or how many threadgroups share the selected rows of a query, one for
- * each of its splits. */
+/* struct glm52_attention_args, and split_groups: 1, or how many threadgroups share the selected rows of a query, one
+ * for each of its splits. */
 typedef struct glm52_attend_args {
     uint32_t row_count, head_count, latent, rope_size, position, k, selected_stride, split_groups;
     uint32_t q_latent_row_stride, q_latent_head_stride, q_rope_row_stride, q_rope_head_stride;

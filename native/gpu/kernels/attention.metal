@@ -1,10 +1,10 @@
 /* attention.metal - indexed attention over the compressed cache: one latent row serves all heads as key and as value.
  *
- * The selected rows of a query are taken SPLIT at a time. Of a split come, for each head, its largest score m, the sum l of
- * exp(score - m) and the sum o of exp(score - m) times the row, rows in their order. Splits are folded in their order into
- * a running m, l and o, all scaled to the larger m; out = o / l. A threadgroup folds the splits of 8 heads itself, or, if
- * there are few queries, each split is a threadgroup's and attention_fold folds what they left: the same numbers in the
- * same order, so a query's bits don't depend on how many there are. */
+ * The selected rows of a query are taken SPLIT at a time. Of a split come, for each head, its largest score m, the sum
+ * l of exp(score - m) and the sum o of exp(score - m) times the row, rows in their order. Splits are folded in their
+ * order into a running m, l and o, all scaled to the larger m; out = o / l. A threadgroup folds the splits of 8 heads
+ * itself, or, if there are few queries, each split is a threadgroup's and attention_fold folds what they left: the
+ * same numbers in the same order, so a query's bits don't depend on how many there are. */
 #include "common.h"
 
 #define HEADS 8
@@ -72,7 +72,9 @@ static void score_own(constant glm52_attend_args &args, threadgroup const float 
             device const T *row = cache + ulong(selected[min(first + r, count - 1)]) * OWN_ROW + 4 * lane;
             for (uint s = 0; s < OWN_STEPS; s++) {
                 key[s][r] = vec<T, 4>(T(0.0f));
-                if (4 * (s * SIMD_WIDTH + lane) < OWN_ROW) key[s][r] = *(device const vec<T, 4> *)(row + 4 * s * SIMD_WIDTH);
+                if (4 * (s * SIMD_WIDTH + lane) < OWN_ROW) {
+                    key[s][r] = *(device const vec<T, 4> *)(row + 4 * s * SIMD_WIDTH);
+                }
             }
         }
         float sum[4 * HEADS];
@@ -148,7 +150,8 @@ static void add_rows(device const T *cache, threadgroup const int *selected, uin
     for (uint first = 0; first < count; first += ROWS_AT_ONCE) {
         float2 value[ROWS_AT_ONCE];
         for (uint r = 0; r < ROWS_AT_ONCE; r++) {
-            value[r] = two_values(cache + ulong(selected[min(first + r, count - 1)]) * row_size + at, is_even, has_second);
+            value[r] = two_values(cache + ulong(selected[min(first + r, count - 1)]) * row_size + at, is_even,
+                                  has_second);
         }
         for (uint r = 0; r < ROWS_AT_ONCE; r++) {
             if (first + r < count) {
@@ -244,11 +247,11 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
 }
 
 template [[host_name("attention_f32")]] kernel void attention<float>(constant glm52_attend_args &, device float *,
-    device const float *, device const float *, device const float *, device const int *, device float *, device float2 *,
-    uint3, uint, uint, uint);
+    device const float *, device const float *, device const float *, device const int *, device float *,
+    device float2 *, uint3, uint, uint, uint);
 template [[host_name("attention_f16")]] kernel void attention<half>(constant glm52_attend_args &, device float *,
-    device const float *, device const float *, device const half *, device const int *, device float *, device float2 *,
-    uint3, uint, uint, uint);
+    device const float *, device const float *, device const half *, device const int *, device float *,
+    device float2 *, uint3, uint, uint, uint);
 
 /* Group: x is a block of values, y a head, z a query. */
 kernel void attention_fold(constant glm52_attend_args &args [[buffer(0)]], device float *out [[buffer(1)]],

@@ -1,14 +1,15 @@
 /* dot_rows.h - rows of weights times up to 8 rows of activations: what matmul and moe have in common for decoding.
  *
- * A row's sum: its chunks are dealt to the parts, one simdgroup each, in turn. A lane has one sum, to which step after step
- * it adds, for each set of its groups that share a scale, the scale times the sum of codes times activations in their
- * order, and the offset times the sum of activations; where codes are values, their products one by one. Every addition is
- * a fused multiply-add. The sums of the lanes are added by simd_sum; those of the parts in ascending order. None of it
- * depends on how many rows of activations there are, so a row's result has the same bits among 1 and among 8.
+ * A row's sum: its chunks are dealt to the parts, one simdgroup each, in turn. A lane has one sum, to which step after
+ * step it adds, for each set of its groups that share a scale, the scale times the sum of codes times activations in
+ * their order, and the offset times the sum of activations; where codes are values, their products one by one. Every
+ * addition is a fused multiply-add. The sums of the lanes are added by simd_sum; those of the parts in ascending
+ * order. None of it depends on how many rows of activations there are, so a row's result has the same bits among 1 and
+ * among 8.
  *
- * Of types whose chunk has several steps, one and two rows of activations are first put in threadgroup memory, some chunks
- * at a time, in the order in which lanes take them: a chunk's steps then share what was read of the weights. For the others
- * the wait for the threadgroup costs more than it saves. */
+ * Of types whose chunk has several steps, one and two rows of activations are first put in threadgroup memory, some
+ * chunks at a time, in the order in which lanes take them: a chunk's steps then share what was read of the weights.
+ * For the others the wait for the threadgroup costs more than it saves. */
 #ifndef GLM52_KERNELS_DOT_ROWS_H
 #define GLM52_KERNELS_DOT_ROWS_H
 
@@ -80,8 +81,8 @@ static float add_sets(thread const float4 *w, thread const float *scale, thread 
     return sum;
 }
 
-/* staged [STAGE_STEPS][4][SIMD_WIDTH] of float4, behind them [STAGE_STEPS][2][SIMD_WIDTH] sums of sets: STAGE_STEPS / ROWS
- * steps of each of x_rows rows from x on, which have left values. */
+/* staged [STAGE_STEPS][4][SIMD_WIDTH] of float4, behind them [STAGE_STEPS][2][SIMD_WIDTH] sums of sets: STAGE_STEPS /
+ * ROWS steps of each of x_rows rows from x on, which have left values. */
 template <typename T, uint ROWS>
 static void stage(T type, device const float *x, uint x_stride, uint x_rows, uint left, bool is_wide, uint index,
                   threadgroup float4 *staged) {
@@ -90,8 +91,8 @@ static void stage(T type, device const float *x, uint x_stride, uint x_rows, uin
     const uint skipped = all / steps * (STEP * steps);
     float4 v[4];
     float v_sum[4];
-    lane_activations(type, x + ulong(min(row, x_rows - 1)) * x_stride + (skipped < left ? skipped : 0), lane, all % steps,
-                     left > skipped ? left - skipped : 0, is_wide, v);
+    lane_activations(type, x + ulong(min(row, x_rows - 1)) * x_stride + (skipped < left ? skipped : 0), lane,
+                     all % steps, left > skipped ? left - skipped : 0, is_wide, v);
     for (uint j = 0; j < 4; j++) staged[(item * 4 + j) * SIMD_WIDTH + lane] = v[j];
     if (lanes_of<T>::has_offset != 0) {
         threadgroup float *sums = (threadgroup float *)(staged + STAGE_STEPS * 4 * SIMD_WIDTH);
@@ -100,8 +101,8 @@ static void stage(T type, device const float *x, uint x_stride, uint x_rows, uin
     }
 }
 
-/* sum [TILE][ROWS] += the lane's share of the chunk at weights (of the first of rows rows) times ROWS staged rows; step is
- * the first of it among those that are staged. */
+/* sum [TILE][ROWS] += the lane's share of the chunk at weights (of the first of rows rows) times ROWS staged rows;
+ * step is the first of it among those that are staged. */
 template <typename T, uint ROWS>
 static void dot_staged(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
                        uint left, bool is_aligned, threadgroup const float4 *staged, uint first_step, uint lane,
@@ -121,8 +122,8 @@ static void dot_staged(T type, threadgroup const uint *space, device const uchar
         for (uint n = 0; n < TILE; n++) {
             float4 w[4];
             float scale[4], offset[4];
-            lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step, left, is_aligned, w, scale,
-                       offset);
+            lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step, left, is_aligned, w,
+                       scale, offset);
             for (uint m = 0; m < ROWS; m++) {
                 sum[n * ROWS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
                     w, scale, offset, v[m], v_sum[m], sum[n * ROWS + m]);
@@ -146,7 +147,8 @@ static void dot_many(T type, threadgroup const uint *space, device const uchar *
         for (uint m = 0; m < ROWS; m++) {
             float4 v[4];
             float v_sum[4];
-            lane_activations(type, x + ulong(min(m, x_rows - 1)) * x_stride, lane, step, left, (is_wide & WIDE_X) != 0, v);
+            lane_activations(type, x + ulong(min(m, x_rows - 1)) * x_stride, lane, step, left, (is_wide & WIDE_X) != 0,
+                             v);
             if (lanes_of<T>::has_offset != 0) add_activations<lanes_of<T>::sets>(v, v_sum);
             for (uint n = 0; n < TILE; n++) {
                 sum[n * ROWS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
@@ -156,8 +158,8 @@ static void dot_many(T type, threadgroup const uint *space, device const uchar *
     }
 }
 
-/* sum [TILE][ROWS] = the lane's share of rows (0 .. TILE) rows of weights, row_bytes apart, times x_rows (1 .. ROWS) rows of
- * x; what is beyond them is something else. All threads of the group come here, with the same x and in_count. */
+/* sum [TILE][ROWS] = the lane's share of rows (0 .. TILE) rows of weights, row_bytes apart, times x_rows (1 .. ROWS)
+ * rows of x; what is beyond them is something else. All threads of the group come here, with the same x. */
 template <typename T, uint ROWS>
 static void dot_rows(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
                      uint in_count, device const float *x, uint x_stride, uint x_rows, uint is_wide, place at,
@@ -167,8 +169,8 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
     if (ROWS > STAGE_ROWS || lanes_of<T>::steps == 1) {
 #pragma unroll 2
         for (uint chunk = at.part; chunk * size < in_count && rows > 0; chunk += at.parts) {
-            dot_many<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
-                              is_wide, x + chunk * size, x_stride, x_rows, at.lane, sum);
+            dot_many<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
+                              in_count - chunk * size, is_wide, x + chunk * size, x_stride, x_rows, at.lane, sum);
         }
     } else {
         const uint chunks = STAGE_STEPS / (ROWS * lanes_of<T>::steps);
@@ -177,11 +179,12 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
             stage<T, ROWS>(type, x + first * size, x_stride, x_rows, in_count - first * size, (is_wide & WIDE_X) != 0,
                            at.index, staged);
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            const uint before = (first + at.parts - 1 - at.part) / at.parts;
-            for (uint chunk = before * at.parts + at.part; chunk < first + chunks && chunk * size < in_count && rows > 0;
+            const uint before = (first + at.parts - 1 - at.part) / at.parts, end = first + chunks;
+            for (uint chunk = before * at.parts + at.part; chunk < end && chunk * size < in_count && rows > 0;
                  chunk += at.parts) {
-                dot_staged<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows, in_count - chunk * size,
-                           (is_wide & WIDE_WEIGHTS) != 0, staged, (chunk - first) * lanes_of<T>::steps, at.lane, sum);
+                dot_staged<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
+                                    in_count - chunk * size, (is_wide & WIDE_WEIGHTS) != 0, staged,
+                                    (chunk - first) * lanes_of<T>::steps, at.lane, sum);
             }
         }
     }

@@ -79,9 +79,11 @@ template [[host_name("index_score_own_f16")]] kernel void index_score_own<half>(
     constant glm52_index_score_args &, device float *, device const float *, device const float *, device const half *,
     uint3, uint);
 
-template [[host_name("index_score_f32")]] kernel void index_score<float>(constant glm52_index_score_args &, device float *,
+template [[host_name("index_score_f32")]] kernel void index_score<float>(constant glm52_index_score_args &,
+                                                                         device float *,
                                                                          device const float *, device const float *,
                                                                          device const float *, uint3, uint, uint);
-template [[host_name("index_score_f16")]] kernel void index_score<half>(constant glm52_index_score_args &, device float *,
+template [[host_name("index_score_f16")]] kernel void index_score<half>(constant glm52_index_score_args &,
+                                                                        device float *,
                                                                         device const float *, device const float *,
                                                                         device const half *, uint3, uint, uint);

@@ -1,7 +1,7 @@
 /* matmul.metal - a matrix, or one per group, times rows of activations.
  *
- * matvec: up to 8 rows, the order of sums in dot_rows.h. A threadgroup's simdgroups are tiles of 4 rows of weights times
- * parts of a row.
+ * matvec: up to 8 rows, the order of sums in dot_rows.h. A threadgroup's simdgroups are tiles of 4 rows of weights
+ * times parts of a row.
  * matmul: any number of rows, in tiles of 64 and 128, the order of sums in tile.h. */
 #include "dot_rows.h"
 #include "tile.h"
@@ -24,8 +24,8 @@ kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float 
     float sum[TILE * ROWS];
     dot_rows<T, ROWS>(T(), space, weights + (ulong(group.y) * args.out_count + first) * args.row_bytes, args.row_bytes,
                       first < args.out_count ? min(uint(TILE), args.out_count - first) : 0, args.in_count,
-                      x + ulong(group.y) * args.x_group_stride, args.x_row_stride, args.row_count, args.is_wide, at, staged,
-                      sum);
+                      x + ulong(group.y) * args.x_group_stride, args.x_row_stride, args.row_count, args.is_wide, at,
+                      staged, sum);
     for (uint i = 0; i < TILE * ROWS; i++) {
         const float total = simd_sum(sum[i]);
         if (lane == 0) partial[simdgroup * TILE * ROWS + i] = total;

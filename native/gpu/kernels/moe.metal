@@ -4,13 +4,13 @@
  *
  *     moe_expand     h[pair] = silu(gate x[row]) * (up x[row])
  *     moe_contract   y[pair] = weight * (down h[pair])
- *     moe_add        out[row] += y of its pairs, in ascending order of the experts' numbers, equal ones in the row's order
+ *     moe_add        out[row] += y of its pairs, in ascending order of the experts' numbers, then of places
  *
  * Products have the order of sums of dot_rows.h, whatever the number of rows. For a batch the first two are moe_tile's:
- * moe_group lists the pairs by expert, in tiles of 64, so that an expert's matrices are read once for a tile; products then
- * have the order of tile.h. A product with a weight is rounded before it
- * is added: sums have the same bits whether experts come at once or in several calls. Experts that are not at hand, whose
- * addresses are NULL, are left out. */
+ * moe_group lists the pairs by expert, in tiles of 64, so that an expert's matrices are read once for a tile; products
+ * then have the order of tile.h. A product with a weight is rounded before it
+ * is added: sums have the same bits whether experts come at once or in several calls. Experts that are not at hand,
+ * whose addresses are NULL, are left out. */
 #include "dot_rows.h"
 #include "tile.h"
 
@@ -38,8 +38,8 @@ static void hand_in(thread const float *sum, threadgroup float *partial, uint la
 /* A simdgroup's share of the product of a matrix with one row x. */
 template <typename T>
 static void multiply(T type, threadgroup const uint *space, constant glm52_moe_kernel_args &args,
-                     device const uchar *weights, uint first, device const float *x, place at, threadgroup float4 *staged,
-                     thread float *sum) {
+                     device const uchar *weights, uint first, device const float *x, place at,
+                     threadgroup float4 *staged, thread float *sum) {
     dot_rows<T, 1>(type, space, weights + ulong(first) * args.row_bytes, args.row_bytes,
                    first < args.out_count ? min(uint(TILE), args.out_count - first) : 0, args.in_count, x, 0, 1,
                    args.is_wide, at, staged, sum);
@@ -147,8 +147,8 @@ kernel void moe_add(constant glm52_moe_add_args &args [[buffer(0)]], device floa
 
 /* ---- batches ---- */
 
-/* pairs [pair_count] = the pairs whose experts are at hand, those of an expert together; tiles [tile_max] = its expert, its
- * first pair and how many, none from some tile on. One threadgroup. */
+/* pairs [pair_count] = the pairs whose experts are at hand, those of an expert together; tiles [tile_max] = its
+ * expert, its first pair and how many, none from some tile on. One threadgroup. */
 kernel void moe_group(constant glm52_moe_group_args &args [[buffer(0)]], device uint *pairs [[buffer(1)]],
                       device uint4 *tiles [[buffer(2)]], device const int *ids [[buffer(3)]],
                       device const expert *experts [[buffer(4)]], uint index [[thread_index_in_threadgroup]]) {
@@ -180,8 +180,8 @@ kernel void moe_group(constant glm52_moe_group_args &args [[buffer(0)]], device 
     }
 }
 
-/* Group: x is a tile of rows of weights, y one of pairs. args.what: h = gate x; h = silu(h) * (up x); y = weight * down h,
- * where to is h or y, and x is x or h. */
+/* Group: x is a tile of rows of weights, y one of pairs. args.what: h = gate x; h = silu(h) * (up x); y = weight *
+ * down h, where to is h or y, and x is x or h. */
 template <typename T>
 kernel void moe_tile(constant glm52_moe_kernel_args &args [[buffer(0)]], device float *to [[buffer(1)]],
                      device const float *x [[buffer(2)]], device const uint *pairs [[buffer(3)]],
@@ -193,7 +193,9 @@ kernel void moe_tile(constant glm52_moe_kernel_args &args [[buffer(0)]], device 
     const uint4 tile = tiles[group.y];
     if (tile.z > 0) {
         device const expert &chosen = experts[tile.x];
-        device const uchar *matrix = args.what == MOE_GATE ? chosen.gate : args.what == MOE_UP ? chosen.up : chosen.down;
+        device const uchar *matrix = args.what == MOE_GATE ? chosen.gate
+                                     : args.what == MOE_UP ? chosen.up
+                                                           : chosen.down;
         const uint first = group.x * TILE_COLUMNS;
         const uint pair = pairs[tile.y + min(index / 4, tile.z - 1)];
         multiply_tile(T(), matrix + ulong(min(first + index / 2, args.out_count - 1)) * args.row_bytes,

@@ -1,5 +1,5 @@
-/* quant_lanes.h - how the 32 lanes of a simdgroup share a chunk of a row of weights: in steps of 512 values a lane has 16, in
- * 4 groups of 4 in a row:
+/* quant_lanes.h - how the 32 lanes of a simdgroup share a chunk of a row of weights: in steps of 512 values a lane has
+ * 16, in 4 groups of 4 in a row:
  *
  *     lane_group(tag, lane, step, j)  where group j of a lane starts, from the first value of the chunk on
  *     lane_codes(tag, space, chunk, lane, step, left, is_aligned, w, scale, offset)
@@ -7,12 +7,14 @@
  *                                     values that the row still has from there on; behind them scale and offset, or
  *                                     codes, are 0. is_aligned: rows begin on multiples of 16 bytes
  *
- * lanes_of<tag> says how many steps a chunk has; how many sets, each so many of a step's groups with a scale in common, 0:
- * codes are values; whether there are offsets; how many words of threadgroup memory prepare_lanes fills for lane_codes.
- * Lanes beside each other read beside each other: that differs between types, and so does the order of a row's sum with it.
+ * lanes_of<tag> says how many steps a chunk has; how many sets, each so many of a step's groups with a scale in
+ * common, 0: codes are values; whether there are offsets; how many words of threadgroup memory prepare_lanes fills for
+ * lane_codes. Lanes beside each other read beside each other: that differs between types, and so does the order of a
+ * row's sum with it.
  *
- * Codes of few bits are made floats by writing them into the fraction of one (byte_fractions): that gives 128 + code times
- * a power of two, and 128 is taken out again by the offset, which costs the rounding of sums about twice as large. */
+ * Codes of few bits are made floats by writing them into the fraction of one (byte_fractions): that gives 128 + code
+ * times a power of two, and 128 is taken out again by the offset, which costs the rounding of sums about twice as
+ * large. */
 #ifndef GLM52_KERNELS_QUANT_LANES_H
 #define GLM52_KERNELS_QUANT_LANES_H
 
@@ -70,8 +72,8 @@ static uint lane_group(T type, uint lane, uint step, uint j) {
 }
 
 template <typename T>
-static void lane_codes(T type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(T type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     if (VALUES * lane < left) {
         decode16(type, chunk, lane, left - VALUES * lane, w);
     } else {
@@ -102,7 +104,8 @@ static void lane_floats(T type, device const uchar *chunk, uint lane, uint left,
     } else {
         for (uint j = 0; j < 4; j++) {
             const uint i = 128 * j + 4 * lane;
-            w[j] = float4(i < left ? float_at(type, chunk, i) : 0.0f, i + 1 < left ? float_at(type, chunk, i + 1) : 0.0f,
+            w[j] = float4(i < left ? float_at(type, chunk, i) : 0.0f, i + 1 < left ? float_at(type, chunk,
+                                                                                              i + 1) : 0.0f,
                           i + 2 < left ? float_at(type, chunk, i + 2) : 0.0f,
                           i + 3 < left ? float_at(type, chunk, i + 3) : 0.0f);
         }
@@ -113,8 +116,8 @@ static uint lane_group(f32 type, uint lane, uint step, uint j) {
     return 128 * j + 4 * lane;
 }
 
-static void lane_codes(f32 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(f32 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     lane_floats(type, chunk, lane, left, is_aligned, w);
 }
 
@@ -122,8 +125,8 @@ static uint lane_group(f16 type, uint lane, uint step, uint j) {
     return 128 * j + 4 * lane;
 }
 
-static void lane_codes(f16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(f16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     lane_floats(type, chunk, lane, left, is_aligned, w);
 }
 
@@ -131,8 +134,8 @@ static uint lane_group(bf16 type, uint lane, uint step, uint j) {
     return 128 * j + 4 * lane;
 }
 
-static void lane_codes(bf16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(bf16 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     lane_floats(type, chunk, lane, left, is_aligned, w);
 }
 
@@ -142,8 +145,8 @@ static uint lane_group(q8_0 type, uint lane, uint step, uint j) {
     return 128 * j + 4 * lane;
 }
 
-static void lane_codes(q8_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q8_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint j = 0; j < 4; j++) {
         const bool is_there = 128 * j + 4 * lane < left;
         device const uchar *block = chunk + (is_there ? 4 * j + lane / 8 : 0) * 34;
@@ -152,7 +155,8 @@ static void lane_codes(q8_0 type, threadgroup const uint *space, device const uc
     }
 }
 
-/* ---- Q4_K and Q5_K: 16 lanes to a super-block; a lane has 8 bytes of nibbles, 8 values of one block and of the next ---- */
+/* ---- Q4_K and Q5_K: 16 lanes to a super-block; a lane has 8 bytes of nibbles, 8 values of one block and of the next
+ * ---- */
 
 static uint lane_group_of_pair(uint lane, uint j) {
     return 256 * (lane / 16) + 64 * (lane % 16 / 4) + 32 * (j / 2) + 8 * (lane % 4) + 4 * (j % 2);
@@ -171,8 +175,9 @@ static float byte_times(uint word, uint i, float d) {
     return fma(put_byte(word, i, 0, 0x4B000000), d, -8388608.0f * d);
 }
 
-/* Of the blocks 2 c and 2 c + 1, from the 16 bytes before the codes: d, m, and factors of 6 bits as factors_of_six_bits has
- * them one by one. Codes are 128 + step * code: the scale takes the step, the offset the 128 and the minimum. */
+/* Of the blocks 2 c and 2 c + 1, from the 16 bytes before the codes: d, m, and factors of 6 bits as
+ * factors_of_six_bits has them one by one. Codes are 128 + step * code: the scale takes the step, the offset the 128
+ * and the minimum. */
 static void factors_of_pair(device const uchar *block, uint c, bool is_there, float step, thread float *scale,
                             thread float *offset) {
     device const uint *words = (device const uint *)block;
@@ -188,8 +193,8 @@ static void factors_of_pair(device const uchar *block, uint c, bool is_there, fl
     }
 }
 
-static void lane_codes(q4_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q4_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 144;
     const uint c = lane % 16 / 4;
@@ -202,8 +207,8 @@ static void lane_codes(q4_k type, threadgroup const uint *space, device const uc
     factors_of_pair(block, c, is_there, 8.0f, scale, offset);
 }
 
-static void lane_codes(q5_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q5_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 176;
     const uint c = lane % 16 / 4;
@@ -223,8 +228,8 @@ static uint lane_group(q6_k type, uint lane, uint step, uint j) {
     return 256 * (lane / 16) + 128 * (lane % 16 / 8) + 32 * j + 4 * (lane % 8);
 }
 
-static void lane_codes(q6_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q6_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 16) < left;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 210;
     const uint half_block = lane % 16 / 8, quad = lane % 8;
@@ -241,14 +246,14 @@ static void lane_codes(q6_k type, threadgroup const uint *space, device const uc
     }
 }
 
-/* ---- Q2_K: 4 lanes to a super-block; a lane has 16 bytes, which hold 16 values of each block of a half: 4 steps ---- */
+/* ---- Q2_K: 4 lanes to a super-block; a lane's 16 bytes hold 16 values of each block of a half: 4 steps ---- */
 
 static uint lane_group(q2_k type, uint lane, uint step, uint j) {
     return 256 * (lane / 4) + 128 * (lane % 4 / 2) + 32 * step + 16 * (lane % 2) + 4 * j;
 }
 
-static void lane_codes(q2_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q2_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 4) < left;
     device const uchar *block = chunk + (is_there ? lane / 4 : 0) * 84;
     device const uint *codes = (device const uint *)(block + 16 + 16 * (lane % 4));
@@ -271,8 +276,8 @@ static uint lane_group(q3_k type, uint lane, uint step, uint j) {
     return 256 * (lane / 4) + 128 * (lane % 4 / 2) + 32 * step + 16 * (lane % 2) + 4 * j;
 }
 
-static void lane_codes(q3_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q3_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = 256 * (lane / 4) < left;
     const uint half_block = lane % 4 / 2, s = lane % 2;
     device const uchar *block = chunk + (is_there ? lane / 4 : 0) * 110;
@@ -289,8 +294,8 @@ static void lane_codes(q3_k type, threadgroup const uint *space, device const uc
     offset[0] = scale[0] * -192.0f;
 }
 
-/* ---- Q4_0, Q4_1, Q5_0 and Q5_1: 4 lanes to a block, which have 4 of its first 16 values and 4 of the others, and the same of
- * a block 8 further on ---- */
+/* ---- Q4_0, Q4_1, Q5_0 and Q5_1: 4 lanes to a block, which have 4 of its first 16 values and 4 of the others, and the
+ * same of a block 8 further on ---- */
 
 static uint lane_group_of_halves(uint lane, uint j) {
     return 256 * (j / 2) + 32 * (lane / 4) + 16 * (j % 2) + 4 * (lane % 4);
@@ -324,8 +329,8 @@ static uint lane_group(q5_1 type, uint lane, uint step, uint j) {
     return lane_group_of_halves(lane, j);
 }
 
-static void lane_codes(q4_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q4_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint i = 0; i < 2; i++) {
         const bool is_there = 256 * i + 32 * (lane / 4) < left;
         device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 18;
@@ -334,8 +339,8 @@ static void lane_codes(q4_0 type, threadgroup const uint *space, device const uc
     }
 }
 
-static void lane_codes(q4_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q4_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint i = 0; i < 2; i++) {
         const bool is_there = 256 * i + 32 * (lane / 4) < left;
         device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 20;
@@ -345,8 +350,8 @@ static void lane_codes(q4_1 type, threadgroup const uint *space, device const uc
     }
 }
 
-static void lane_codes(q5_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q5_0 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint i = 0; i < 2; i++) {
         const bool is_there = 256 * i + 32 * (lane / 4) < left;
         device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 22;
@@ -355,8 +360,8 @@ static void lane_codes(q5_0 type, threadgroup const uint *space, device const uc
     }
 }
 
-static void lane_codes(q5_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(q5_1 type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     for (uint i = 0; i < 2; i++) {
         const bool is_there = 256 * i + 32 * (lane / 4) < left;
         device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 24;

@@ -11,7 +11,7 @@ template <typename T>
 static void prepare_lanes(T type, threadgroup uint *space, uint index, uint threads) {
 }
 
-/* ---- IQ2: 8 magnitudes of a code as their numbers among three, 4 bits apart, beside 8 signs as bit 2 of each 4 ---- */
+/* ---- IQ2: 8 magnitudes as their numbers among three, 4 bits apart, beside 8 signs as bit 2 of each 4 ---- */
 
 /* 64 plus or minus the magnitudes that 4 times 4 bits stand for. */
 static uint signed_magnitudes(uint numbers) {
@@ -33,7 +33,7 @@ static void groups_of_numbers(uint numbers, thread float4 *w) {
     w[1] = byte_fractions(signed_magnitudes(numbers >> 16));
 }
 
-/* Two words of 4 magnitudes 8, 25 or 43 as their numbers 0, 1, 2: bit 4 of 25 (00011001), and bit 5 of 43 (00101011). */
+/* Two words of 4 magnitudes 8, 25 or 43 as their numbers 0, 1, 2: bit 4 is 25's (00011001), bit 5 43's (00101011). */
 static uint numbers_of(uint low, uint high) {
     uint numbers = 0;
     for (uint i = 0; i < 4; i++) {
@@ -101,8 +101,8 @@ static void prepare_lanes(iq2_s type, threadgroup uint *space, uint index, uint 
     for (uint i = index; i < 256; i += threads) space[1024 + i] = spread_signs(i);
 }
 
-static void lane_codes(iq2_s type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(iq2_s type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = VALUES * lane < left;
     const uint p = lane % 16;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 82;
@@ -120,8 +120,8 @@ static void lane_codes(iq2_s type, threadgroup const uint *space, device const u
 
 /* ---- IQ3: 4 magnitudes below 64 of a code, a byte each ---- */
 
-/* 128 + 64 plus or minus the magnitudes; minus where one of the lowest 4 bits of signs is set. Their sums and differences
- * with 64 stay inside a byte. */
+/* 128 + 64 plus or minus the magnitudes; minus where one of the lowest 4 bits of signs is set. Their sums and
+ * differences with 64 stay inside a byte. */
 static float4 fractions_of(uint magnitudes, uint signs) {
     const uint minus = ((signs & 15) * 0x00204081 & 0x01010101) * 255;
     return byte_fractions(((0x40404040 + magnitudes) & ~minus) | ((0x40404040 - magnitudes) & minus));
@@ -154,8 +154,8 @@ static void prepare_lanes(iq3_s type, threadgroup uint *space, uint index, uint 
     for (uint i = index; i < 512; i += threads) space[i] = glm52_grid_iq3_s[i] << 2;
 }
 
-static void lane_codes(iq3_s type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step, uint left,
-                       bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+static void lane_codes(iq3_s type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
     const bool is_there = VALUES * lane < left;
     const uint p = lane % 16, b = p / 2;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 110;

@@ -1,5 +1,5 @@
-/* quant_legacy.h - Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL and MXFP4: blocks of 32 values; native/quant/legacy.c, iq4.c and
- * mxfp4.c draw their bytes. */
+/* quant_legacy.h - Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL and MXFP4: blocks of 32 values; native/quant/legacy.c, iq4.c
+ * and mxfp4.c draw their bytes. */
 #ifndef GLM52_KERNELS_QUANT_LEGACY_H
 #define GLM52_KERNELS_QUANT_LEGACY_H
 

@@ -1,9 +1,9 @@
 /* tile.h - rows of weights times many rows of activations: what matmul and moe have in common for batches.
  *
- * A threadgroup has 128 rows of weights and 64 of activations. 32 values of each go to threadgroup memory, weights decoded;
- * then simdgroups multiply: 32 rows of activations times 32 of weights each, by matrices of 8 x 8. A product's sum is one of
- * simdgroup_multiply_accumulate, 8 values after 8; it depends on nothing but its two rows, so a row's bits don't depend on
- * which rows it is with. They differ from those of dot_rows.h. */
+ * A threadgroup has 128 rows of weights and 64 of activations. 32 values of each go to threadgroup memory, weights
+ * decoded; then simdgroups multiply: 32 rows of activations times 32 of weights each, by matrices of 8 x 8. A
+ * product's sum is one of simdgroup_multiply_accumulate, 8 values after 8; it depends on nothing but its two rows, so
+ * a row's bits don't depend on which rows it is with. They differ from those of dot_rows.h. */
 #ifndef GLM52_KERNELS_TILE_H
 #define GLM52_KERNELS_TILE_H
 
@@ -50,7 +50,8 @@ struct tile_sums {
     simdgroup_matrix<float, 8, 8> part[16];
 };
 
-/* weights and x are the rows of this thread: of column index / 2 and of row index / 4. All threads of the group come here. */
+/* weights and x are the rows of this thread: of column index / 2 and of row index / 4. All threads of the group come
+ * here. */
 template <typename T>
 static void multiply_tile(T type, device const uchar *weights, device const float *x, uint in_count, bool is_wide,
                           uint index, uint simdgroup, threadgroup float *space, thread tile_sums &sums) {

@@ -2,8 +2,8 @@
  *
  * One threadgroup per row. A score becomes an unsigned key of the same order; the k-th largest key is found digit by
  * digit (11, 11 and 10 bits) from counts of the keys that share the digits found so far. Then positions are taken, EACH
- * in a thread and a threadgroup's width of those at a time: those above the key, and of those equal to it the first ones;
- * simd_prefix_exclusive_sum gives each its place. */
+ * in a thread and a threadgroup's width of those at a time: those above the key, and of those equal to it the first
+ * ones; simd_prefix_exclusive_sum gives each its place. */
 #include "common.h"
 
 #define THREADS 1024
