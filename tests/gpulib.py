@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from oplib import Expert, OpError, Ops, check, ffi, lib, stride
 
-import glm52_rt
+import glm52_rt._native
 
-FOLDER = Path(glm52_rt.__file__).resolve().parent
+# Where the extension is, which looks for its drivers beside it.
+FOLDER = Path(glm52_rt._native.__file__).parent
 
 
 def backends() -> list[str]:
