@@ -137,8 +137,8 @@ def split(
         for number, (shard, shard_path) in enumerate(zip(shards, paths, strict=True)):
             own = [
                 pair("split.no", "u16", number),
-                pair("split.count", "u16", len(shards)),
                 pair("split.tensors.count", "i32", len(model.tensors)),
+                pair("split.count", "u16", len(shards)),
             ]
             alignment = alignment_of(model) if number == 0 else ALIGNMENT
             keys = [*pairs, *own] if number == 0 else own
