@@ -97,6 +97,15 @@ MSL_REDUCTION(simd_min, msl_min(a, b))
 MSL_REDUCTION(simd_or, a | b)
 MSL_REDUCTION(simd_and, a &b)
 MSL_REDUCTION(simd_xor, a ^ b)
+/* Of integers in one instruction. */
+#define MSL_INTEGER_REDUCTION(name, instruction)                                      \
+    MSL_DEVICE unsigned name(unsigned a) { return instruction(MSL_ALL_LANES, a); }
+MSL_INTEGER_REDUCTION(simd_sum, __reduce_add_sync)
+MSL_INTEGER_REDUCTION(simd_max, __reduce_max_sync)
+MSL_INTEGER_REDUCTION(simd_min, __reduce_min_sync)
+MSL_INTEGER_REDUCTION(simd_or, __reduce_or_sync)
+MSL_INTEGER_REDUCTION(simd_and, __reduce_and_sync)
+MSL_INTEGER_REDUCTION(simd_xor, __reduce_xor_sync)
 template <class T> MSL_DEVICE T simd_prefix_inclusive_sum(T v) {
     for (int distance = 1; distance < 32; distance *= 2) {
         const T before = simd_shuffle_up(v, distance);

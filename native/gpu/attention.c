@@ -6,7 +6,7 @@
 /* As in kernels/attention.metal. */
 #define HEADS 8
 #define SPLIT 64
-#define THREADS 256
+#define THREADS 128
 #define VALUES 512
 
 /* Threadgroups from which on a device is busy without splits of its own. */

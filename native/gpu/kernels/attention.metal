@@ -9,10 +9,11 @@
 
 #define HEADS 8
 #define SPLIT 64
-#define THREADS 256
+#define THREADS 128
 #define SIMDGROUPS (THREADS / SIMD_WIDTH)
-/* Values of a row that a threadgroup adds up: 2 a thread. */
-#define VALUES 512
+/* Values of a row that a threadgroup adds up: EACH a thread. */
+#define EACH 4
+#define VALUES (EACH * THREADS)
 /* Sizes that have a path of their own. */
 #define OWN_LATENT 512
 #define OWN_ROPE 64
@@ -101,22 +102,24 @@ static void score_own(constant glm52_attend_args &args, threadgroup const float 
     }
 }
 
-/* Turns scores into exp(score - m), in simdgroup h those of head h; there are as many simdgroups as heads. */
+/* Turns scores into exp(score - m); a simdgroup takes heads in turn. */
 static void exponentials(threadgroup float *scores, uint count, threadgroup float *largest, threadgroup float *sums,
                          uint lane, uint simdgroup) {
-    float m = -INFINITY;
-    for (uint i = lane; i < count; i += SIMD_WIDTH) m = max(m, scores[i * HEADS + simdgroup]);
-    m = simd_max(m);
-    float sum = 0.0f;
-    for (uint i = lane; i < count; i += SIMD_WIDTH) {
-        const float p = exp(scores[i * HEADS + simdgroup] - shift_of(m));
-        scores[i * HEADS + simdgroup] = p;
-        sum += p;
-    }
-    sum = simd_sum(sum);
-    if (lane == 0) {
-        largest[simdgroup] = m;
-        sums[simdgroup] = sum;
+    for (uint h = simdgroup; h < HEADS; h += SIMDGROUPS) {
+        float m = -INFINITY;
+        for (uint i = lane; i < count; i += SIMD_WIDTH) m = max(m, scores[i * HEADS + h]);
+        m = simd_max(m);
+        float sum = 0.0f;
+        for (uint i = lane; i < count; i += SIMD_WIDTH) {
+            const float p = exp(scores[i * HEADS + h] - shift_of(m));
+            scores[i * HEADS + h] = p;
+            sum += p;
+        }
+        sum = simd_sum(sum);
+        if (lane == 0) {
+            largest[h] = m;
+            sums[h] = sum;
+        }
     }
 }
 
@@ -134,33 +137,57 @@ static float fold(float running, float split, float2 factors) {
     return fma(running, factors.x, split * factors.y);
 }
 
-/* A row's values at and at + 1. is_even: rows have an even number of values, so that two lie on a multiple of two. */
-template <typename T>
-static float2 two_values(device const T *row, bool is_even, bool has_second) {
-    if (is_even) return float2(*(device const vec<T, 2> *)row);
-    return float2(float(row[0]), has_second ? float(row[1]) : 0.0f);
+static float4 fold4(float4 running, float4 split, float2 factors) {
+    return fma(running, float4(factors.x), split * float4(factors.y));
 }
 
-/* o [HEADS] = sums of p times a row's values at and at + 1 */
+/* Of a row's values those from at on, of which there are left (1 ..); 0 behind them. is_wide: rows are whole fours. */
+template <typename T>
+static float4 some_values(device const T *row, uint left, bool is_wide) {
+    if (is_wide) return float4(*(device const vec<T, 4> *)row);
+    return float4(float(row[0]), left > 1 ? float(row[1]) : 0.0f, left > 2 ? float(row[2]) : 0.0f,
+                  left > 3 ? float(row[3]) : 0.0f);
+}
+
+/* o [HEADS] = sums of p times a row's EACH values from at on */
 template <typename T>
 static void add_rows(device const T *cache, threadgroup const int *selected, uint row_size, uint count, uint at,
-                     bool has_second, threadgroup const float *p, thread float2 *o) {
-    const bool is_even = row_size % 2 == 0 && has_second;
-    for (uint h = 0; h < HEADS; h++) o[h] = float2(0.0f);
+                     uint left, threadgroup const float *p, thread float4 *o) {
+    const bool is_wide = row_size % EACH == 0 && left >= EACH;
+    for (uint h = 0; h < HEADS; h++) o[h] = float4(0.0f);
     for (uint first = 0; first < count; first += ROWS_AT_ONCE) {
-        float2 value[ROWS_AT_ONCE];
+        float4 value[ROWS_AT_ONCE];
         for (uint r = 0; r < ROWS_AT_ONCE; r++) {
-            value[r] = two_values(cache + ulong(selected[min(first + r, count - 1)]) * row_size + at, is_even,
-                                  has_second);
+            value[r] = some_values(cache + ulong(selected[min(first + r, count - 1)]) * row_size + at, left, is_wide);
         }
         for (uint r = 0; r < ROWS_AT_ONCE; r++) {
             if (first + r < count) {
-                for (uint h = 0; h < HEADS; h++) {
-                    const float factor = p[(first + r) * HEADS + h];
-                    o[h].x = fma(factor, value[r].x, o[h].x);
-                    o[h].y = fma(factor, value[r].y, o[h].y);
-                }
+                for (uint h = 0; h < HEADS; h++) o[h] = fma(float4(p[(first + r) * HEADS + h]), value[r], o[h]);
             }
+        }
+    }
+}
+
+/* to[i] = value[i] for i < left */
+static void put(device float *to, float4 value, uint left) {
+    if (left > 0) to[0] = value.x;
+    if (left > 1) to[1] = value.y;
+    if (left > 2) to[2] = value.z;
+    if (left > 3) to[3] = value.w;
+}
+
+/* GLM-5.2's sizes: the queries [HEADS][OWN_ROW], those of heads that are not there like the last's. */
+static void read_queries(constant glm52_attend_args &args, device const float *latent, device const float *rope,
+                         uint heads, uint index, threadgroup float *queries) {
+#pragma unroll
+    for (uint h = 0; h < HEADS; h++) {
+        const uint head = min(h, heads - 1);
+#pragma unroll
+        for (uint j = 0; j < OWN_LATENT; j += THREADS) {
+            queries[h * OWN_ROW + j + index] = latent[ulong(head) * args.q_latent_head_stride + j + index];
+        }
+        if (index < OWN_ROPE) {
+            queries[h * OWN_ROW + OWN_LATENT + index] = rope[ulong(head) * args.q_rope_head_stride + index];
         }
     }
 }
@@ -182,28 +209,22 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
     const bool is_own = constant_latent == OWN_LATENT && constant_rope == OWN_ROPE;
     const uint blocks = (args.latent + VALUES - 1) / VALUES;
     const uint head = group.x / blocks * HEADS, heads = min(uint(HEADS), args.head_count - head);
-    const uint at = group.x % blocks * VALUES + 2 * index;
+    const uint at = group.x % blocks * VALUES + EACH * index, left = at < args.latent ? args.latent - at : 0;
     const uint row_size = args.latent + args.rope_size;
     const uint count = min(args.k, args.position + group.z + 1);
     device const int *list = selected + ulong(group.z) * args.selected_stride;
     device const float *latent =
         q_latent + ulong(group.z) * args.q_latent_row_stride + ulong(head) * args.q_latent_head_stride;
     device const float *rope = q_rope + ulong(group.z) * args.q_rope_row_stride + ulong(head) * args.q_rope_head_stride;
-    if (is_own) {
-        for (uint i = index; i < HEADS * OWN_ROW; i += THREADS) {
-            const uint h = min(i / OWN_ROW, heads - 1), j = i % OWN_ROW;
-            queries[i] = j < OWN_LATENT ? latent[ulong(h) * args.q_latent_head_stride + j]
-                                        : rope[ulong(h) * args.q_rope_head_stride + j - OWN_LATENT];
-        }
-    }
+    if (is_own) read_queries(args, latent, rope, heads, index, queries);
     for (uint i = index; i < SPLIT * HEADS; i += THREADS) scores[i] = 0.0f;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float m[HEADS], l[HEADS];
-    float2 o[HEADS], folded[HEADS];
+    float4 o[HEADS], folded[HEADS];
     for (uint h = 0; h < HEADS; h++) {
         m[h] = -INFINITY;
         l[h] = 0.0f;
-        folded[h] = float2(0.0f);
+        folded[h] = float4(0.0f);
     }
     for (uint split = group.y; split * SPLIT < count; split += args.split_groups) {
         const uint rows = min(uint(SPLIT), count - split * SPLIT);
@@ -217,19 +238,17 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
         threadgroup_barrier(mem_flags::mem_threadgroup);
         exponentials(scores, rows, largest, sums, lane, simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (at < args.latent) add_rows(cache, some, row_size, rows, at, at + 1 < args.latent, scores, o);
+        if (left > 0) add_rows(cache, some, row_size, rows, at, left, scores, o);
         if (args.split_groups == 1) {
             for (uint h = 0; h < HEADS; h++) {
                 const float2 factors = factors_of(&m[h], largest[h]);
                 l[h] = fold(l[h], sums[h], factors);
-                folded[h] = float2(fold(folded[h].x, o[h].x, factors), fold(folded[h].y, o[h].y, factors));
+                folded[h] = fold4(folded[h], o[h], factors);
             }
         } else {
             const ulong place = (ulong(group.z) * args.split_groups + split) * args.head_count + head;
             for (uint h = 0; h < HEADS; h++) {
-                device float *to = partial + (place + h) * args.latent;
-                if (h < heads && at < args.latent) to[at] = o[h].x;
-                if (h < heads && at + 1 < args.latent) to[at + 1] = o[h].y;
+                if (h < heads) put(partial + (place + h) * args.latent + at, o[h], left);
             }
             if (index < heads && group.x % blocks == 0) {
                 partial_sums[place + index] = float2(largest[index], sums[index]);
@@ -240,8 +259,7 @@ kernel void attention(constant glm52_attend_args &args [[buffer(0)]], device flo
     if (args.split_groups == 1) {
         for (uint h = 0; h < HEADS; h++) {
             device float *to = out + ulong(group.z) * args.out_row_stride + ulong(head + h) * args.out_head_stride;
-            if (h < heads && at < args.latent) to[at] = folded[h].x / l[h];
-            if (h < heads && at + 1 < args.latent) to[at + 1] = folded[h].y / l[h];
+            if (h < heads) put(to + at, folded[h] / float4(l[h]), left);
         }
     }
 }
