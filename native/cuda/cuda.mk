@@ -15,7 +15,7 @@ NVCCFLAGS ?= -O3 -lineinfo
 NVCC_ALL   = $(NVCC) -std=c++17 $(CUDA_ARCH) --fmad=false --expt-relaxed-constexpr -diag-suppress 177,550,20012 \
              -Inative/gpu/shim -Inative/cuda -I$(GENERATED) -Xcompiler -fPIC,-fvisibility=hidden $(NVCCFLAGS)
 
-.PHONY: cuda gpu-bench
+.PHONY: cuda gpu-bench test-cuda
 cuda: $(CUDA_LIB) $(dir $(EXT))libglm52_cuda.so
 
 $(BUILD)/cuda/%.cu: native/gpu/kernels/%.metal $(KERNEL_HEADERS) $(KERNEL_INCLUDES) tools/gpu/emit_cuda.py tools/gpu/msl.py
@@ -54,3 +54,8 @@ gpu-bench: $(BUILD)/gpu_ops
 $(BUILD)/gpu_ops: $(BUILD)/tools/bench/gpu_ops.o $(LIB)
 	@echo "ld $@"
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# On a machine with a device: every operation, and whole models against the CPU backend.
+test-cuda: ext cuda
+	$(PYTHON) -m pytest -q tests/test_gpu_ops.py -k cuda
+	GLM52_TEST_BACKEND=cuda $(PYTHON) -m pytest -q -s tests/test_gpu_engine.py
