@@ -17,6 +17,7 @@ from reference import relative_rms
 from synthetic.mix import MIXES
 
 import glm52_rt as rt
+from glm52_rt.tokenizer import tokenizer_of
 
 Make = Callable[..., Path]
 BACKEND = os.environ.get("GLM52_TEST_BACKEND", "sim")
@@ -206,5 +207,5 @@ def test_a_cancelled_call_leaves_the_engine_as_it_was(micro: rt.Model) -> None:
 def test_two_hundred_tokens_of_nano_are_the_cpus(root: Path) -> None:
     (path,) = (root / "models").glob("glm52-nano-*.gguf")
     with rt.Model.open(path) as model:
-        ids = rt.Tokenizer(model).encode("def main() -> int:\n    parser = argparse.ArgumentParser(")
+        ids = tokenizer_of(model).encode("def main() -> int:\n    parser = argparse.ArgumentParser(")
         assert greedy(model, ids, 200, **SIM) == greedy(model, ids, 200, **CPU)
