@@ -200,7 +200,7 @@ def test_a_cancelled_call_leaves_the_engine_as_it_was(micro: rt.Model) -> None:
         assert len(calls) == 4 and engine.position == 0
         engine.prefill(ids)
         assert engine.logits.tobytes() == want
-        assert engine.backend == "sim"
+        assert engine.backend == BACKEND
 
 
 @pytest.mark.skipif(BACKEND == "sim", reason="hours on the simulator")
