@@ -4,9 +4,9 @@
  * the host's addresses, found in a list of spans and put at the same distance into the mirror. Mirrors keep the
  * alignment of the host's address modulo 256 bytes.
  *
- * Dispatches are recorded, and flush hands what was recorded over as one graph: the kernels of a graph follow each other
- * with less between them than launches do. A step that is made of the same kernels as the one before (a decoded token)
- * gives its numbers to the graphs that are there, the first segment to the first and so on.
+ * Dispatches are recorded, and flush hands what was recorded over as one graph: the kernels of a graph follow each
+ * other with less between them than launches do. A step that is made of the same kernels as the one before (a decoded
+ * token) gives its numbers to the graphs that are there, the first segment to the first and so on.
  *
  * The CUDA runtime is linked in statically and itself looks for the system's libcuda, so that this library loads
  * on a machine without one and open says that there is no device. */

@@ -8,7 +8,8 @@ CUDA_LIB   := $(BUILD)/libglm52_cuda.so
 CUDA_STEMS := $(notdir $(KERNELS:.metal=))
 CUDA_OBJS  := $(BUILD)/cuda/cuda.o $(BUILD)/cuda/units.o \
               $(foreach set,generic glm,$(CUDA_STEMS:%=$(BUILD)/cuda/%.$(set).o))
-CUDA_HEADERS := $(wildcard native/gpu/shim/*) native/cuda/msl_cuda.cuh native/cuda/launch.h $(GENERATED)/msl_swizzles.inc
+CUDA_HEADERS := $(wildcard native/gpu/shim/*) native/cuda/msl_cuda.cuh native/cuda/launch.h \
+                $(GENERATED)/msl_swizzles.inc
 
 # Products are not contracted to multiply-adds, so that sums have the simulator's bits; kernels that want them say fma.
 NVCCFLAGS ?= -O3 -lineinfo
@@ -18,7 +19,8 @@ NVCC_ALL   = $(NVCC) -std=c++17 $(CUDA_ARCH) --fmad=false --expt-relaxed-constex
 .PHONY: cuda gpu-bench test-cuda
 cuda: $(CUDA_LIB) $(dir $(EXT))libglm52_cuda.so
 
-$(BUILD)/cuda/%.cu: native/gpu/kernels/%.metal $(KERNEL_HEADERS) $(KERNEL_INCLUDES) tools/gpu/emit_cuda.py tools/gpu/msl.py
+$(BUILD)/cuda/%.cu: native/gpu/kernels/%.metal $(KERNEL_HEADERS) $(KERNEL_INCLUDES) tools/gpu/emit_cuda.py \
+                    tools/gpu/msl.py
 	@mkdir -p $(@D)
 	$(PYTHON) tools/gpu/emit_cuda.py $@ $< $(GENERATED)
 

@@ -67,7 +67,8 @@ def main() -> int:
         needed = bytes_per_token(model)
         start = time.perf_counter()
         with rt.Engine(model, context=args.context, backend=args.backend) as engine:
-            print(f"open {time.perf_counter() - start:.1f} s, {model.shape.layers} layers, {needed / 1e9:.3f} GB per token")
+            opened = time.perf_counter() - start
+            print(f"open {opened:.1f} s, {model.shape.layers} layers, {needed / 1e9:.3f} GB per token")
             rng = np.random.default_rng(2)
             prompt = rng.integers(0, model.shape.vocab, args.context - args.tokens - 8).tolist()
             start = time.perf_counter()

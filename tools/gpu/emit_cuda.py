@@ -53,7 +53,8 @@ def render(sources: list[msl.Source], stem: str) -> str:
     text += [entry(kernel) for kernel in kernels]
     rows = "".join(f"    ROW_{kernel.name},\n" for kernel in kernels)
     text.append(f"extern \"C\" {{\nextern const struct glm52_cuda_kernel MSL_UNIT({stem})[];\n")
-    text.append(f"const struct glm52_cuda_kernel MSL_UNIT({stem})[] = {{\n{rows}    {{nullptr, 0, 0, nullptr}}}};\n}}\n")
+    text.append(f"const struct glm52_cuda_kernel MSL_UNIT({stem})[] = {{\n{rows}")
+    text.append("    {nullptr, 0, 0, nullptr}};\n}\n")
     return "".join(text)
 
 
