@@ -1,4 +1,4 @@
-"""tools/bench/all.py end to end, on a tiny model and with a peer that says what it is told to."""
+"""tools/bench/all.py end to end, on a tiny model and with a peer that says what it is told to; cpu_ops.py."""
 
 import importlib.util
 import json
@@ -22,12 +22,28 @@ print(json.dumps(tests))
 """
 
 
-@pytest.fixture(scope="module")
-def bench():
-    spec = importlib.util.spec_from_file_location("bench_all", ALL)
+def load(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return load(ALL)
+
+
+def test_operations_have_a_bound_and_a_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = load(ALL.with_name("cpu_ops.py"))
+    monkeypatch.setattr(ops, "MEGABYTES", 1)
+    monkeypatch.setattr(ops, "best_of", lambda run: [run(), 0.25][1])
+    monkeypatch.setattr(ops.roofline, "read_rate", lambda threads: 1e9)
+    found = ops.table(1, 4.0)
+    one = next(r for r in found["operations"] if r["operation"] == "Q8_0 x 1")
+    assert one["bound_by"] == "memory" and one["bound_seconds"] == one["bytes"] / 1e9
+    assert one["share"] == one["bound_seconds"] / 0.25
+    assert len(ops.render(found).splitlines()) == 2 + len(found["operations"])
 
 
 def test_ratios_are_pair_by_pair_and_memory_is_the_other_way_round(bench) -> None:
