@@ -89,6 +89,7 @@ static bool has_failed(const struct glm52_gpu_state *state, uint64_t value) {
 
 /* Waits until the device has reached value, which lies in what was flushed. False: it won't, and a fault is kept. */
 bool glm52_metal_wait_value(struct glm52_gpu_state *state, uint64_t value) {
+    if (state->is_lost) return false;
     for (uint32_t waited = 0; waited < TIMEOUT_MS; waited += SLICE_MS) {
         if ([state->done waitUntilSignaledValue:value timeoutMS:SLICE_MS]) return true;
         if (has_failed(state, value)) {
@@ -103,7 +104,7 @@ bool glm52_metal_wait_value(struct glm52_gpu_state *state, uint64_t value) {
     return false;
 }
 
-void glm52_metal_end_encoding(struct glm52_gpu_state *state) {
+static void end_encoding(struct glm52_gpu_state *state) {
     [state->compute endEncoding];
     [state->compute release];
     state->compute = nil;
@@ -114,8 +115,7 @@ void glm52_metal_end_encoding(struct glm52_gpu_state *state) {
 
 void glm52_metal_flush_commands(struct glm52_gpu_state *state) {
     if (state->commands == nil || state->is_lost) return;
-    glm52_metal_end_encoding(state);
-    land(state, false);
+    end_encoding(state);
     if (state->flight_count == FLIGHTS_MAX) {
         (void)glm52_metal_wait_value(state, state->flights[0].end);
         if (state->is_lost) return;
@@ -161,7 +161,7 @@ static bool begin_commands(struct glm52_gpu_state *state) {
 static bool begin_compute(struct glm52_gpu_state *state) {
     if (state->compute != nil) return true;
     if (!begin_commands(state)) return false;
-    glm52_metal_end_encoding(state);
+    end_encoding(state);
     state->compute = [[state->commands computeCommandEncoder] retain];
     if (state->compute == nil) glm52_metal_fault(state, GLM52_ERR_MEMORY, "metal: no compute encoder");
     return state->compute != nil;
@@ -170,7 +170,7 @@ static bool begin_compute(struct glm52_gpu_state *state) {
 bool glm52_metal_begin_blit(struct glm52_gpu_state *state) {
     if (state->blit != nil) return true;
     if (!begin_commands(state)) return false;
-    glm52_metal_end_encoding(state);
+    end_encoding(state);
     state->blit = [[state->commands blitCommandEncoder] retain];
     if (state->blit == nil) glm52_metal_fault(state, GLM52_ERR_MEMORY, "metal: no blit encoder");
     return state->blit != nil;
@@ -265,7 +265,7 @@ void glm52_metal_flush(struct glm52_gpu_state *state) {
 uint64_t glm52_metal_signal(struct glm52_gpu_state *state) {
     @autoreleasepool {
         if (!begin_commands(state)) return state->value;
-        glm52_metal_end_encoding(state);
+        end_encoding(state);
         [state->commands encodeSignalEvent:state->done value:++state->value];
         return state->value;
     }
@@ -274,7 +274,6 @@ uint64_t glm52_metal_signal(struct glm52_gpu_state *state) {
 glm52_status glm52_metal_wait_host(struct glm52_gpu_state *state, uint64_t value) {
     @autoreleasepool {
         glm52_metal_flush_commands(state);
-        if (state->is_lost) return glm52_metal_say_fault(state);
         if (value > state->value) {
             return state->fail(GLM52_ERR_ARGUMENT, "metal: waiting for %llu; the last signal is %llu",
                                (unsigned long long)value, (unsigned long long)state->value);
@@ -288,7 +287,7 @@ glm52_status glm52_metal_wait_host(struct glm52_gpu_state *state, uint64_t value
 uint64_t glm52_metal_hold(struct glm52_gpu_state *state) {
     @autoreleasepool {
         if (!begin_commands(state)) return state->holds;
-        glm52_metal_end_encoding(state);
+        end_encoding(state);
         [state->commands encodeWaitForEvent:state->held value:++state->holds];
         return state->holds;
     }

@@ -50,7 +50,7 @@ static void set_resident(struct glm52_gpu_state *state, const struct glm52_metal
             else [set removeAllocation:span->buffers[i]];
         }
         [set commit];
-        if (resident) [set requestResidency];
+        [set requestResidency];
     }
 }
 
@@ -92,14 +92,13 @@ void *glm52_metal_allocate(struct glm52_gpu_state *state, size_t bytes) {
     @autoreleasepool {
         if (state->is_lost) return NULL;
         if (bytes == 0) bytes = 1;
-        const uint64_t most = state->limits.buffer_max - 2 * ALIGNMENT;
+        const uint64_t most = state->limits.buffer_max - ALIGNMENT;
         if (bytes > most) {
             (void)state->fail(GLM52_ERR_MEMORY, "metal: %zu bytes in one piece; at most %llu", bytes,
                               (unsigned long long)most);
             return NULL;
         }
-        /* Room to begin at a multiple of ALIGNMENT, which Metal doesn't promise; whole words, which blits want. */
-        const size_t length = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+        const size_t length = bytes + ALIGNMENT; /* room to begin at a multiple, which Metal doesn't promise */
         id<MTLBuffer> *buffers = calloc(1, sizeof(id<MTLBuffer>));
         if (buffers == NULL) return NULL;
         buffers[0] = [state->device newBufferWithLength:length options:MTLResourceStorageModeShared];
@@ -209,8 +208,7 @@ static bool is_known(struct glm52_gpu_state *state, const void *address, size_t 
 
 void glm52_metal_read(struct glm52_gpu_state *state, void *host, const void *address, size_t bytes) {
     @autoreleasepool {
-        if (bytes == 0) return;
-        if (!state->is_lost && is_known(state, address, bytes) && glm52_metal_settle(state)) {
+        if (is_known(state, address, bytes) && glm52_metal_settle(state)) {
             memcpy(host, address, bytes);
         } else {
             memset(host, 0, bytes);
@@ -226,9 +224,8 @@ static bool take_stage(struct glm52_gpu_state *state, size_t bytes, size_t *offs
     if (state->stage == nil || bytes > STAGE_HALF) return false;
     if (state->stage_used[state->stage_half] + bytes > STAGE_HALF) {
         state->stage_half ^= 1;
-        const uint64_t end = state->stage_end[state->stage_half];
-        if (end > state->value) glm52_metal_flush_commands(state);
-        if (end > state->done.signaledValue && !glm52_metal_wait_value(state, end)) return false;
+        glm52_metal_flush_commands(state);
+        if (!glm52_metal_wait_value(state, state->stage_end[state->stage_half])) return false;
         state->stage_used[state->stage_half] = 0;
     }
     *offset_out = state->stage_half * STAGE_HALF + state->stage_used[state->stage_half];
@@ -244,7 +241,7 @@ static bool is_of_words(size_t offset, size_t bytes) {
 
 void glm52_metal_write(struct glm52_gpu_state *state, void *address, const void *host, size_t bytes) {
     @autoreleasepool {
-        if (bytes == 0 || state->is_lost || !is_known(state, address, bytes)) return;
+        if (bytes == 0 || !is_known(state, address, bytes)) return;
         size_t offset, from;
         id<MTLBuffer> buffer = glm52_metal_find_buffer(state, address, &offset);
         if (glm52_metal_is_idle(state)) {
@@ -265,7 +262,7 @@ void glm52_metal_write(struct glm52_gpu_state *state, void *address, const void 
 
 void glm52_metal_clear(struct glm52_gpu_state *state, void *address, size_t bytes) {
     @autoreleasepool {
-        if (bytes == 0 || state->is_lost || !is_known(state, address, bytes)) return;
+        if (bytes == 0 || !is_known(state, address, bytes)) return;
         size_t offset;
         id<MTLBuffer> buffer = glm52_metal_find_buffer(state, address, &offset);
         if (glm52_metal_is_idle(state)) {

@@ -80,7 +80,6 @@ const char *glm52_metal_words(NSError *);
 
 /* commands.m: encoding and waiting. A false answer has kept a fault. wait_value: value lies in what was flushed.
  * settle: flushes and waits for everything. */
-void glm52_metal_end_encoding(struct glm52_gpu_state *);
 bool glm52_metal_begin_blit(struct glm52_gpu_state *);
 void glm52_metal_flush_commands(struct glm52_gpu_state *);
 bool glm52_metal_is_idle(const struct glm52_gpu_state *);

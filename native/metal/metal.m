@@ -94,7 +94,7 @@ static glm52_status metal_pipeline(struct glm52_gpu_state *state, const char *ke
 /* Keeps what was compiled for the next run: written beside its place and moved there whole. It is a cache: nothing is
  * lost if that can't be done. */
 static void store_archive(struct glm52_gpu_state *state) {
-    if (state->archive == nil || !state->archive_grew) return;
+    if (!state->archive_grew) return;
     NSString *path = [NSString stringWithUTF8String:state->archive_path];
     NSString *part = [path stringByAppendingFormat:@".%d.part", (int)getpid()];
     if ([state->archive serializeToURL:[NSURL fileURLWithPath:part] error:NULL]) {
@@ -113,11 +113,9 @@ static glm52_status metal_cache(struct glm52_gpu_state *state, const char *path)
         if (kept == NULL) return state->fail(GLM52_ERR_MEMORY, "metal: no memory for a path");
         MTLBinaryArchiveDescriptor *descriptor = [[MTLBinaryArchiveDescriptor alloc] init];
         NSError *error = nil;
-        if (access(path, R_OK) == 0) {
-            descriptor.url = [NSURL fileURLWithPath:text];
-            state->archive = [state->device newBinaryArchiveWithDescriptor:descriptor error:&error];
-        }
-        if (state->archive == nil) { /* none, or of another system or another version of it */
+        descriptor.url = [NSURL fileURLWithPath:text];
+        state->archive = [state->device newBinaryArchiveWithDescriptor:descriptor error:&error];
+        if (state->archive == nil) { /* there is none, or one of another system or another version of it */
             descriptor.url = nil;
             state->archive = [state->device newBinaryArchiveWithDescriptor:descriptor error:&error];
         }
@@ -138,7 +136,6 @@ static void metal_close(struct glm52_gpu_state *state) {
     @autoreleasepool {
         glm52_metal_release_hold(state, state->holds);
         (void)glm52_metal_settle(state);
-        glm52_metal_end_encoding(state);
         [state->commands release];
         for (uint32_t i = 0; i < state->flight_count; i++) [state->flights[i].commands release];
         while (state->span_count > 0) glm52_metal_remove_span(state, &state->spans[state->span_count - 1]);
@@ -152,9 +149,6 @@ static void metal_close(struct glm52_gpu_state *state) {
         store_archive(state);
         [state->archive release];
         free(state->archive_path);
-        if (@available(macOS 15.0, *)) {
-            if (state->residency != nil) [state->queue removeResidencySet:state->residency];
-        }
         [state->residency release];
         [state->stage release];
         [state->held release];
@@ -212,7 +206,6 @@ static glm52_status compile(struct glm52_gpu_state *state) {
 static void make_residency(struct glm52_gpu_state *state) {
     if (@available(macOS 15.0, *)) {
         MTLResidencySetDescriptor *descriptor = [[MTLResidencySetDescriptor alloc] init];
-        descriptor.initialCapacity = 64;
         /* nil: every dispatch names its memory, as before macOS 15. */
         state->residency = [state->device newResidencySetWithDescriptor:descriptor error:NULL];
         [descriptor release];
@@ -234,9 +227,8 @@ static glm52_status open_device(struct glm52_gpu_state *state) {
     if (state->done == nil || state->held == nil) {
         return state->fail(GLM52_ERR_MEMORY, "metal: %s: no shared event", state->limits.device);
     }
-    const glm52_status status = compile(state);
-    if (status == GLM52_OK) make_residency(state);
-    return status;
+    make_residency(state);
+    return compile(state);
 }
 
 static glm52_status metal_open(glm52_gpu_fail *fail, struct glm52_gpu_state **state_out) {

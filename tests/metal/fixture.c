@@ -33,8 +33,8 @@ float *floats(struct glm52_gpu_state *state, uint32_t count, float value) {
     return memory;
 }
 
-void run_sum(struct glm52_gpu_state *state, const char *kernel, float factor, uint32_t count, const float *a,
-             const float *b, float *out) {
+void dispatch_sum(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *pipeline, float factor, uint32_t count,
+                  const float *a, const float *b, float *out) {
     const struct sum_args args = {factor, count};
     const struct glm52_gpu_dispatch dispatch = {
         .groups = {(count + 63) / 64, 1, 1},
@@ -45,7 +45,12 @@ void run_sum(struct glm52_gpu_state *state, const char *kernel, float factor, ui
         .operands = {a, b, out},
         .operand_count = 3,
     };
-    METAL->dispatch(state, pipeline_of(state, kernel), &dispatch);
+    METAL->dispatch(state, pipeline, &dispatch);
+}
+
+void run_sum(struct glm52_gpu_state *state, const char *kernel, float factor, uint32_t count, const float *a,
+             const float *b, float *out) {
+    dispatch_sum(state, pipeline_of(state, kernel), factor, count, a, b, out);
 }
 
 void run_follow(struct glm52_gpu_state *state, uint32_t count, const void *table, float *out, const void *const *uses,
@@ -61,6 +66,42 @@ void run_follow(struct glm52_gpu_state *state, uint32_t count, const void *table
         .use_count = use_count,
     };
     METAL->dispatch(state, pipeline_of(state, "follow"), &dispatch);
+}
+
+/* The linker has calls of these go to __wrap_. */
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+static int allocations_left = -2;    /* -1: one was refused; below: none is */
+
+static bool refuses(void) {
+    return allocations_left >= 0 && allocations_left-- == 0;
+}
+
+void *__wrap_calloc(size_t count, size_t bytes) {
+    return refuses() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes) {
+    return refuses() ? NULL : __real_realloc(memory, bytes);
+}
+
+char *__wrap_strdup(const char *text) {
+    return refuses() ? NULL : __real_strdup(text);
+}
+
+void refuse_memory(int after) {
+    allocations_left = after;
+}
+
+bool memory_was_refused(void) {
+    const bool was = allocations_left == -1;
+    allocations_left = -2;
+    return was;
 }
 
 uint8_t *map_pages(size_t bytes) {

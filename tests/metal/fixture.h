@@ -26,9 +26,14 @@ float *floats(struct glm52_gpu_state *, uint32_t count, float value);
 /* out = a + factor b by a kernel with that interface ("sum", "late"). */
 void run_sum(struct glm52_gpu_state *, const char *kernel, float factor, uint32_t count, const float *a, const float *b,
              float *out);
+void dispatch_sum(struct glm52_gpu_state *, const struct glm52_gpu_pipeline *, float factor, uint32_t count,
+                  const float *a, const float *b, float *out);
 /* out = the floats at the addresses in table; uses as in the dispatch. */
 void run_follow(struct glm52_gpu_state *, uint32_t count, const void *table, float *out, const void *const *uses,
                 uint32_t use_count);
+/* Has the driver's calloc, realloc and strdup fail once, after as many; whether that has come to pass, and no more. */
+void refuse_memory(int after);
+bool memory_was_refused(void);
 /* Whole pages of memory that is no driver's, zeroed; unmap_pages gives them up. */
 uint8_t *map_pages(size_t bytes);
 void unmap_pages(uint8_t *memory, size_t bytes);

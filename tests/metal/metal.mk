@@ -80,10 +80,11 @@ $(METAL)/$(1)/error.o: native/core/error.c
 	$(METAL_CC) -std=c11 $(METAL_STRICT) $(METAL_NATIVE) $(2) -c -o $$@ $$<
 $(METAL)/$(1)/driver_tests: $(METAL_M:native/metal/%.m=$(METAL)/$(1)/%.o) $(METAL_TEST_OBJS:%=$(METAL)/$(1)/%)
 	@echo "ld $$@"
-	$(METAL_CC) $(2) -o $$@ $$^ $$(METAL_LIBS)
+	$(METAL_CC) $(2) $(METAL_WRAP) -o $$@ $$^ $$(METAL_LIBS)
 endef
 METAL_TEST_OBJS := $(patsubst tests/metal/fake/%.m,fake_%.o,$(wildcard tests/metal/fake/*.m)) \
                    $(patsubst tests/metal/%.c,%.o,$(wildcard tests/metal/*.c)) error.o
+METAL_WRAP := -Wl,--wrap=calloc,--wrap=realloc,--wrap=strdup
 METAL_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(eval $(call METAL_VARIANT,plain,))
 $(eval $(call METAL_VARIANT,asan,$(METAL_ASAN)))
@@ -142,7 +143,7 @@ metal-msl: $(KERNEL_INCLUDES)
 
 METAL_MUTANTS = $(METAL_LSAN) $(PYTHON) tests/metal/mutants.py $(METAL)/asan
 METAL_MUTANT_FLAGS = -- $(METAL_CC) $(METAL_STRICT) -Wno-error $(METAL_OBJC) $(METAL_NATIVE) -Inative/metal \
-                     $(METAL_ASAN) -- $(METAL_ASAN) $(METAL_LIBS)
+                     $(METAL_ASAN) -- $(METAL_ASAN) $(METAL_WRAP) $(METAL_LIBS)
 METAL_SAMPLE ?= 12
 
 metal-mutants: $(METAL)/asan/driver_tests

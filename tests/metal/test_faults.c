@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Room for writes under way is twice 1 MiB: three of these don't go in. */
+#define STAGE_FLOATS 200000u
+
 /* The device works as before. */
 static void check_works(struct glm52_gpu_state *state) {
     float *a = floats(state, 64, 1.0f);
@@ -15,10 +18,14 @@ static void check_works(struct glm52_gpu_state *state) {
 }
 
 /* Every call says that the device is given up, and none waits. */
-static void check_lost(struct glm52_gpu_state *state, const char *why) {
+static void check_lost(struct glm52_gpu_state *state, const char *why, float *memory,
+                       const struct glm52_gpu_pipeline *made) {
     const struct glm52_gpu_constants constants = {0};
     struct glm52_gpu_pipeline *pipeline = NULL;
+    const struct glm52_gpu_dispatch small = {.groups = {1, 1, 1}, .threads = {32, 1, 1}};
     float host[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    CHECK_REFUSED(GLM52_ERR_IO, why, METAL->finish(state));
+    const int commits = fm_calls("commit"), buffers = fm_calls("command-buffer"), dispatches = fm_calls("dispatch");
     for (int i = 0; i < 2; i++) {
         CHECK_REFUSED(GLM52_ERR_IO, why, METAL->finish(state));
         CHECK_REFUSED(GLM52_ERR_IO, "open the engine anew", METAL->wait_host(state, 1));
@@ -26,14 +33,17 @@ static void check_lost(struct glm52_gpu_state *state, const char *why) {
         CHECK_REFUSED(GLM52_ERR_IO, why, METAL->pipeline(state, "sum", &constants, &pipeline));
         CHECK_REFUSED(GLM52_ERR_IO, why, METAL->cache(state, "nowhere"));
         CHECK(METAL->allocate(state, 16) == NULL);
-        METAL->read(state, host, host, sizeof(host));
+        host[3] = 1.0f;
+        METAL->read(state, host, memory, sizeof(host));
         CHECK(host[0] == 0.0f && host[3] == 0.0f);
-        METAL->write(state, host, host, sizeof(host));
-        METAL->clear(state, host, sizeof(host));
+        METAL->write(state, memory, host, sizeof(host));
+        METAL->clear(state, memory, sizeof(host));
+        if (made != NULL) METAL->dispatch(state, made, &small);
         METAL->flush(state);
         (void)METAL->signal(state);
         METAL->release_hold(state, METAL->hold(state));
     }
+    CHECK(fm_calls("commit") == commits && fm_calls("command-buffer") == buffers && fm_calls("dispatch") == dispatches);
 }
 
 void test_dispatches_out_of_bounds_are_refused(void) {
@@ -199,26 +209,45 @@ void test_a_revoked_device_is_lost(void) {
         float *a = floats(state, 64, 1.0f);
         fm_inject("command", 0);
         run_sum(state, "sum", 1.0f, 64, a, a, a);
-        check_lost(state, "injected");
+        check_lost(state, "injected", a, NULL);
         METAL->close(state);
     }
 }
 
+/* The ways in which a device that hangs is first waited for: a fence, finish, read, release, more command buffers than
+ * may be on their way, room for writes; the last two leave a command buffer and an encoder open. */
+static void wait_for_hung(struct glm52_gpu_state *state, int how, uint64_t value, float *a,
+                          const struct glm52_gpu_pipeline *sum) {
+    static float host[STAGE_FLOATS];
+    if (how == 0) CHECK_REFUSED(GLM52_ERR_IO, "no answer within 60 s", METAL->wait_host(state, value));
+    if (how == 1) CHECK_REFUSED(GLM52_ERR_IO, "no answer within 60 s", METAL->finish(state));
+    if (how == 2) METAL->read(state, host, a, 16);
+    if (how == 2) CHECK(host[0] == 0.0f);
+    if (how == 3) METAL->release(state, floats(state, 4, 0.0f));
+    for (int i = 0; how == 4 && i < 40; i++) {
+        dispatch_sum(state, sum, 1.0f, 64, a, a, a);
+        METAL->flush(state);
+    }
+    for (int i = 0; how == 5 && i < 3; i++) {
+        METAL->write(state, a, host, sizeof(host));
+        dispatch_sum(state, sum, 1.0f, 64, a, a, a);
+    }
+}
+
 void test_a_device_that_hangs_is_given_up(void) {
-    for (int waiting = 0; waiting < 4; waiting++) {
+    for (int how = 0; how < 12; how++) {
         struct glm52_gpu_state *state = open_driver();
-        float *a = floats(state, 64, 1.0f), host[4] = {3.0f};
+        const struct glm52_gpu_pipeline *sum = pipeline_of(state, "sum");
+        float *a = floats(state, STAGE_FLOATS, 1.0f);
         fm_inject("hang", 0);
-        run_sum(state, "sum", 1.0f, 64, a, a, a);
+        dispatch_sum(state, sum, 1.0f, 64, a, a, a);
         const uint64_t value = METAL->signal(state);
         METAL->flush(state);
-        run_sum(state, "sum", 1.0f, 64, a, a, a);
-        if (waiting == 0) CHECK_REFUSED(GLM52_ERR_IO, "no answer within 60 s", METAL->wait_host(state, value));
-        if (waiting == 1) CHECK_REFUSED(GLM52_ERR_IO, "no answer within 60 s", METAL->finish(state));
-        if (waiting == 2) METAL->read(state, host, a, sizeof(host));
-        if (waiting == 2) CHECK(host[0] == 0.0f);
-        if (waiting == 3) METAL->release(state, a);
-        check_lost(state, "no answer within 60 s");
+        dispatch_sum(state, sum, 1.0f, 64, a, a, a);
+        if (how >= 6) METAL->clear(state, a + STAGE_FLOATS, 4); /* a fault before: it is told as well */
+        wait_for_hung(state, how % 6, value, a, sum);
+        check_lost(state, "no answer within 60 s", a, sum);
+        CHECK((strstr(glm52_error_message(), "before that") != NULL) == (how >= 6));
         METAL->close(state);
         fm_reset();
     }
@@ -233,6 +262,17 @@ void test_a_hold_that_nobody_releases_is_no_deadlock(void) {
     METAL->release_hold(state, hold + 100);
     CHECK_STATUS(GLM52_OK, METAL->finish(state));
     CHECK(a[0] == 2.0f);
+    const uint64_t second = METAL->hold(state);      /* what was released before says nothing of it */
+    run_sum(state, "sum", 1.0f, 64, a, a, a);
+    (void)METAL->hold(state);
+    run_sum(state, "sum", 1.0f, 64, a, a, a);
+    CHECK_REFUSED(GLM52_ERR_ARGUMENT, "hold 3 keeps", METAL->finish(state));
+    CHECK(a[0] == 2.0f);
+    METAL->release_hold(state, second);
+    usleep(20000);
+    CHECK(a[0] == 4.0f);
+    METAL->release_hold(state, second + 1);
+    CHECK_STATUS(GLM52_OK, METAL->finish(state));
     (void)METAL->hold(state);                        /* and closing releases it */
     run_sum(state, "sum", 1.0f, 64, a, a, a);
     METAL->flush(state);
@@ -358,13 +398,13 @@ static glm52_status session(struct glm52_gpu_state **state_out) {
 
 void test_every_call_of_metal_may_fail(void) {
     static const struct {
-        const char *name;
-        bool is_needed;                              /* else the session works without */
+        const char *name, *words;                    /* NULL: the session works without */
     } calls[] = {
-        {"device", true},        {"queue", true},    {"event", true},       {"library", true},
-        {"residency", false},    {"buffer", true},   {"archive", false},    {"archive-add", false},
-        {"archive-store", false}, {"function", true}, {"command-buffer", true}, {"compute-encoder", true},
-        {"blit-encoder", true},  {"command", true},  {"hang", true},
+        {"device", "no Metal device"}, {"queue", "no command queue"}, {"event", "no shared event"},
+        {"library", "don't compile: injected"}, {"residency", NULL}, {"buffer", "no buffer"}, {"archive", NULL},
+        {"archive-add", NULL}, {"archive-store", NULL}, {"function", "sum: injected"}, {"pipeline", "sum: injected"},
+        {"command-buffer", "no command buffer"}, {"compute-encoder", "no compute encoder"},
+        {"blit-encoder", "no blit encoder"}, {"command", "injected"}, {"hang", "no answer"},
     };
     make_folder();
     int injected = 0;
@@ -377,13 +417,12 @@ void test_every_call_of_metal_may_fail(void) {
             struct glm52_gpu_state *state = NULL;
             const glm52_status status = session(&state);
             const char *message = glm52_error_message();
-            if (status != GLM52_OK) CHECK(strncmp(message, "metal: ", 7) == 0 && strlen(message) > 20);
             METAL->close(state);
             if (!fm_was_hit()) break;
             injected++;
             /* The buffer of the stage is not needed: writes then wait. */
-            const bool needed = calls[c].is_needed && !(strcmp(calls[c].name, "buffer") == 0 && after == 3);
-            if ((status != GLM52_OK) != needed) {
+            const bool needed = calls[c].words != NULL && !(strcmp(calls[c].name, "buffer") == 0 && after == 3);
+            if ((status != GLM52_OK) != needed || (needed && strstr(message, calls[c].words) == NULL)) {
                 printf("%s, call %d fails: %s (%s)\n", calls[c].name, after, glm52_status_name(status), message);
                 check_failed = 1;
             }
@@ -394,5 +433,28 @@ void test_every_call_of_metal_may_fail(void) {
     }
     printf("     %d failures injected\n", injected);
     CHECK(injected >= 20);
+    drop_folder();
+}
+
+/* The C library's memory, at each place where a session asks for some. */
+void test_memory_of_the_host_may_run_out(void) {
+    make_folder();
+    int refused = 0;
+    for (int after = 0;; after++) {
+        fm_reset();
+        (void)unlink(path);
+        refuse_memory(after);
+        struct glm52_gpu_state *state = NULL;
+        const glm52_status status = session(&state);
+        const bool was_refused = memory_was_refused();
+        CHECK(status == GLM52_OK || status == GLM52_ERR_MEMORY);
+        METAL->close(state);
+        CHECK(fm_misuses()[0] == 0);
+        fm_reset();
+        CHECK(fm_live() == 0);
+        if (!was_refused) break;
+        refused++;
+    }
+    CHECK(refused >= 6);
     drop_folder();
 }

@@ -93,7 +93,8 @@ kernel void router(constant glm52_router_args &args [[buffer(0)]],
         best.upper = best.lower = 0;
         best.id = NOBODY;
         for (uint e = index; e < args.expert_count; e += threads) {
-            const choice own = e == index ? own_first : choice_of(from[e], bias[e], e);
+            choice own = own_first;
+            if (e != index) own = choice_of(from[e], bias[e], e);
             if ((k == 0 || is_before(last, own)) && is_before(own, best)) best = own;
         }
         best = first_of_simdgroup(best);

@@ -189,6 +189,7 @@ static void *execute(void *commands) {
     return [[[FMBlitEncoder alloc] initIn:self] autorelease];
 }
 - (void)add:(enum fm_kind)kind event:(id)event value:(uint64_t)value {
+    fm_crumb();
     FMItem *item = [[FMItem alloc] init];
     item->kind = kind;
     item->event = [event retain];
@@ -204,6 +205,8 @@ static void *execute(void *commands) {
 }
 - (void)commit {
     if (![self mayEncode:_cmd]) return;
+    fm_crumb();
+    fm_count("commit");
     status = MTLCommandBufferStatusCommitted;
     [queue->turn lock];
     ticket = queue->next++;
@@ -354,7 +357,7 @@ static void *execute(void *commands) {
 }
 - (void)setThreadgroupMemoryLength:(NSUInteger)length atIndex:(NSUInteger)index {
     if (![self mayEncode:_cmd]) return;
-    if (length % 16 != 0 || length > 32768 || index != 0) {
+    if (length == 0 || length % 16 != 0 || length > 32768 || index != 0) {
         fm_misuse(@"setThreadgroupMemoryLength:%lu", (unsigned long)length);
     }
     threadgroup_bytes = length;

@@ -49,6 +49,7 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
 - (id)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options {
     if (length == 0 || length > fm_device.buffer_max) fm_misuse(@"newBufferWithLength:%lu", (unsigned long)length);
     if (options != MTLResourceStorageModeShared) fm_misuse(@"newBufferWithLength: options %lu", (unsigned long)options);
+    fm_crumb();
     if (fm_fails("buffer")) return nil;
     FMBuffer *made = [[FMBuffer alloc] init];
     if (posix_memalign(&made->owned, 4096, length + fm_device.misalign) != 0) abort();
@@ -68,6 +69,7 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
         fm_misuse(@"newBufferWithBytesNoCopy:%p length:%lu", memory, (unsigned long)length);
         return nil;
     }
+    fm_crumb();
     if (fm_fails("buffer")) return nil;
     FMBuffer *made = [[FMBuffer alloc] init];
     made->memory = memory;

@@ -11,6 +11,7 @@
 void fm_misuse(NSString *format, ...);
 bool fm_fails(const char *name);          /* counts a call; whether it is the one to fail */
 void fm_count(const char *name);
+void fm_crumb(void);                      /* something for the caller's pool, as Metal may leave there */
 void fm_born(void);
 void fm_died(void);
 void fm_started(void);                    /* a thread that runs a command buffer */

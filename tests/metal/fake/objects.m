@@ -45,6 +45,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 - (id)init {
     self = [super init];
     fast = YES;   /* as Metal's */
+    math = MTLMathModeFast;
     return self;
 }
 - (void)setLanguageVersion:(MTLLanguageVersion)version {
@@ -115,6 +116,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
     return bytes;
 }
 - (MTLGPUAddress)gpuAddress {
+    fm_crumb();
     return (uint64_t)(uintptr_t)memory ^ fm_device.address_tag;
 }
 @end
@@ -182,12 +184,12 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 }
 - (BOOL)serializeToURL:(NSURL *)url error:(NSError **)error {
     (void)error;
-    if (fm_fails("archive-store")) return NO;
     NSString *text = [@"FMARCHIVE\n" stringByAppendingString:[[keys allObjects] componentsJoinedByString:@"\n"]];
     FILE *file = fopen(url.path.UTF8String, "w");
     if (file == NULL) return NO;
     fputs(text.UTF8String, file);
-    return fclose(file) == 0;
+    (void)fclose(file);
+    return !fm_fails("archive-store");   /* what fails may leave something behind */
 }
 @end
 
@@ -210,6 +212,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
     }
 }
 - (void)removeAllocation:(id)allocation {
+    fm_crumb();
     @synchronized(self) {
         if (![pending containsObject:allocation]) fm_misuse(@"removeAllocation: is not in the residency set");
         [pending removeObject:allocation];
@@ -241,12 +244,14 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
     [super dealloc];
 }
 - (uint64_t)signaledValue {
+    fm_crumb();
     [changed lock];
     const uint64_t now = value;
     [changed unlock];
     return now;
 }
 - (void)setSignaledValue:(uint64_t)given {
+    fm_crumb();
     [changed lock];
     if (given < value) fm_misuse(@"shared event: back to %llu", (unsigned long long)given);
     value = given;
@@ -254,6 +259,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
     [changed unlock];
 }
 - (BOOL)waitUntilSignaledValue:(uint64_t)wanted timeoutMS:(uint64_t)milliseconds {
+    fm_crumb();
     NSDate *end = [NSDate dateWithTimeIntervalSinceNow:(double)milliseconds / 1e3];
     [changed lock];
     while (value < wanted && !fm_is_hung()) {

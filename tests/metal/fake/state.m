@@ -164,6 +164,10 @@ NSError *fm_error(NSString *domain, long code, NSString *words) {
     return [NSError errorWithDomain:domain code:code userInfo:@{NSLocalizedDescriptionKey : words}];
 }
 
+void fm_crumb(void) {
+    (void)[[[FMObject alloc] init] autorelease];
+}
+
 @implementation FMObject
 - (id)init {
     self = [super init];
