@@ -21,10 +21,10 @@ GLM52_API uint32_t glm52_encode_count(void);
  * index is not below the count. */
 GLM52_API glm52_status glm52_encode_type(uint32_t index, uint32_t *type_out);
 
-/* blocks = row_count rows of row_size values x, quantised so that the sum of importance * error^2 over each block is
- * small (large values count a little more, encode.h). importance [row_size], NULL: all columns alike; it is the mean square of the activations that a column is
- * multiplied with, of any scale. Q8_0, F32, F16 and BF16 do not look at it. blocks is a row_count times what a row of
- * the type takes, and is written only on OK.
+/* blocks = row_count rows of row_size values x, quantised with the codes that leave the least sum of importance *
+ * error^2 in each block, and scales that nearly keep the length of its values. importance [row_size], NULL: all columns
+ * alike; it is the mean square of the activations that a column is multiplied with, of any scale. Q8_0, F32, F16 and
+ * BF16 do not look at it. blocks is row_count times what a row of the type takes, and is written only on OK.
  *
  * What types can't hold: F16 rounds magnitudes from 65520 on to infinity; F32, F16 and BF16 keep infinities and NaNs,
  * every other type refuses them, and magnitudes whose scale would be no finite float16. Values far below a block's

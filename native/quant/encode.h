@@ -1,10 +1,10 @@
 /* encode.h - quantising: float32 rows to blocks of a format, with or without importance of their columns.
  *
- * What is minimised is the sum of w (value - decoded)^2 over each block or super-block. Without importance w is 1. With
- * it, w = importance * sqrt(value^2 + mean square of the block's values). Importance alone, the mean square of the
- * activations that a column meets, would give the least expected square of a product's error, if activations were
- * uncorrelated and the importance that of the text to come; neither holds, and large weights kept a little better
- * measured better (docs/QUANTIZATION.md). Q8_0, F16 and BF16 leave nothing to choose and are plain roundings.
+ * Codes are those that leave the least sum of importance * (value - decoded)^2 in a block or super-block: importance is
+ * the mean square of the activations that a column meets, so this is the expected square of what a product loses, as
+ * far as activations are uncorrelated. Then scales grow until decoded values are, along the values, as long as these
+ * (gain_of in encode_lanes.h). Q8_0, F16 and BF16 leave nothing to choose and are plain roundings; MXFP4's scales are
+ * powers of two and stay.
  *
  * A block's bits depend on its own values and importances alone, and every instruction set gives the same: rows may be
  * shared among threads in any way. docs/QUANTIZATION.md says how each family searches. */

@@ -283,6 +283,7 @@ OUT_OF_LINE struct grid_fit fit_grids(const struct book *book, int length, int p
 /* ---- codes ---- */
 
 struct grid_codes {
+    uint16_t half;                   /* d as it is stored */
     uint16_t entry[2 * GROUPS];
     uint8_t signs[GROUPS];           /* 7 bits, the eighth goes without saying */
 };
@@ -291,6 +292,8 @@ static inline void write_codes(const struct book *book, int length, int parts, f
                                const struct grid_block *block, const struct grid_fit *fit, struct grid_codes *out) {
     const int cells = 8 / length;
     const float rounded = f16_to_f32(fit->half) * block->scaled.unit * share;
+    float xx = 0, xy = 0;
+    for (int i = 0; i < SUPER; i++) xx += block->scaled.w[i] * block->scaled.x[i] * block->scaled.x[i];
     for (int g = 0; g < GROUPS; g++) {
         const float scale = rounded * (float)(2 * fit->factor[g * parts / GROUPS] + 1);
         const struct picked picked = pick_group(block, cells, g, scale);
@@ -299,6 +302,7 @@ static inline void write_codes(const struct book *book, int length, int parts, f
             const int wrong = picked.wrong[c];
             const int entry = block->cells[cells * g + c].entry[wrong][picked.candidate[c]];
             out->entry[cells * g + c] = (uint16_t)entry;
+            xy += scale * block->cells[cells * g + c].a[wrong][picked.candidate[c]];
             if (!wrong) continue;
             int at = 0;
             float cheapest = INFINITY;
@@ -314,6 +318,8 @@ static inline void write_codes(const struct book *book, int length, int parts, f
         }
         out->signs[g] = signs & 127;
     }
+    const float gain = gain_of(xx, xy);
+    out->half = half_of(rounded / share * gain, block->scaled.unit);
 }
 
 typedef void pack_super(const struct grid_codes *codes, const struct grid_fit *fit, uint8_t *out);
@@ -330,7 +336,7 @@ ALWAYS_INLINE void encode_grids(const int8_t *grid, int entries, int length, int
         take_signs(&block);
         const struct grid_fit fit = fit_grids(&book, length, parts, share, &block);
         write_codes(&book, length, parts, share, &block, &fit, &codes);
-        store_u16(out, fit.half);
+        store_u16(out, codes.half);
         pack(&codes, &fit, out);
     }
 }

@@ -8,8 +8,6 @@
 #ifndef GLM52_ENCODE_LANES_H
 #define GLM52_ENCODE_LANES_H
 
-#include <math.h>
-
 #include "blocks.h"
 #include "encode.h"
 
@@ -92,16 +90,22 @@ static inline float unit_of(const float *x, int count) {
     return float_of_bits((exponent < 253 ? 254 - exponent : 1) << 23);
 }
 
-/* w [count] of importance [count] and values, NULL: all 1. */
-static inline void weigh(const float *x, const float *importance, int count, float *w) {
-    float top = 0, squares = 0;
+/* w [count] of importance [count], NULL: all 1. */
+static inline void weigh(const float *importance, int count, float *w) {
+    float top = 0;
     for (int i = 0; importance && i < count; i++) top = importance[i] > top ? importance[i] : top;
     const bool is_even = !(top > 0);
-    for (int i = 0; i < count; i++) {
-        w[i] = is_even ? 1 : importance[i] / top + IMPORTANCE_FLOOR;
-        squares += x[i] * x[i];
-    }
-    for (int i = 0; !is_even && i < count; i++) w[i] *= sqrtf(squares / (float)count + x[i] * x[i]);
+    for (int i = 0; i < count; i++) w[i] = is_even ? 1 : importance[i] / top + IMPORTANCE_FLOOR;
+}
+
+/* What scales of decoded values y are multiplied with. The y that is nearest to x for given codes is shorter than x by
+ * the square of its relative error, in every block alike, and that adds up over a model where other errors cancel:
+ * three quarters of it are given back (docs/QUANTIZATION.md has what that brings). xx = sum(w x x), xy = sum(w x y). */
+#define GIVEN_BACK 0.75f
+#define GAIN_MAX 1.25f
+static inline float gain_of(float xx, float xy) {
+    const float gain = xy > 0 ? 1 + GIVEN_BACK * (xx / xy - 1) : 1;
+    return gain > GAIN_MAX ? GAIN_MAX : gain < 1 / GAIN_MAX ? 1 / GAIN_MAX : gain;
 }
 
 /* One block's values and weights of a row, brought to unit. */
@@ -113,7 +117,7 @@ struct scaled_block {
 static inline void scale_block(const float *x, const float *importance, int count, struct scaled_block *out) {
     out->unit = unit_of(x, count);
     for (int i = 0; i < count; i++) out->x[i] = x[i] * out->unit;
-    weigh(out->x, importance, count, out->w);
+    weigh(importance, count, out->w);
 }
 
 /* Blocks first .. of rows of row_size as a group of lanes: parts sub-blocks of n values each. Lanes behind the last

@@ -100,6 +100,17 @@ OUT_OF_LINE void codes_of_line(const struct steps *steps, const struct lane_grou
     for (int i = 0; i < n; i++) q[i] = code_with_minimum(steps, group->x[i], inverse_scale, minimum);
 }
 
+/* sum(w x x) and sum(w x y) of each lane, y what codes q stand for. */
+OUT_OF_LINE void sums_along(const struct lane_group *group, int n, lanes scale, lanes minimum, const lanes *q,
+                            lanes *xx, lanes *xy) {
+    *xx = *xy = all_lanes(0);
+    for (int i = 0; i < n; i++) {
+        const lanes wx = group->w[i] * group->x[i];
+        *xx += wx * group->x[i];
+        *xy += wx * (scale * q[i] - minimum);
+    }
+}
+
 /* ---- blocks with float16s of their own; m is what is added: -minimum ---- */
 
 OUT_OF_LINE void fit_blocks_with_minimum(const struct steps *steps, const struct lane_group *group, int n,
@@ -108,6 +119,13 @@ OUT_OF_LINE void fit_blocks_with_minimum(const struct steps *steps, const struct
     const lanes scale = round_scales(line.scale, group->unit, d);
     const lanes added = round_scales(-line.minimum, group->unit, m);
     codes_of_line(steps, group, n, scale, -added, q);
+    lanes xx, xy;
+    sums_along(group, n, scale, -added, q, &xx, &xy);
+    for (int lane = 0; lane < LANE_COUNT; lane++) {
+        const float gain = gain_of(xx[lane], xy[lane]);
+        d[lane] = half_of(scale[lane] * gain, group->unit[lane]);
+        m[lane] = half_of(added[lane] * gain, group->unit[lane]);
+    }
 }
 
 /* ---- super-blocks: scale and minimum of a part are d and m times small integers f and g ---- */
@@ -225,8 +243,21 @@ OUT_OF_LINE void fit_supers_with_minimum(const struct steps *steps, const struct
         refit_pair(steps, factors, group, n, fit, d, m);
         try_pair(steps, factors, group, n, d, m, scale, minimum, fit);
     }
-    codes_of_line(steps, group, n, spread_halves(fit->d, group->unit, parts) * fit->f,
-                  spread_halves(fit->m, group->unit, parts) * fit->g, q);
+    const lanes spread_d = spread_halves(fit->d, group->unit, parts);
+    const lanes spread_m = spread_halves(fit->m, group->unit, parts);
+    lanes xx, xy;
+    codes_of_line(steps, group, n, spread_d * fit->f, spread_m * fit->g, q);
+    sums_along(group, n, spread_d * fit->f, spread_m * fit->g, q, &xx, &xy);
+    for (int s = 0; s < LANE_COUNT / parts; s++) {
+        float all_xx = 0, all_xy = 0;
+        for (int lane = s * parts; lane < (s + 1) * parts; lane++) {
+            all_xx += xx[lane];
+            all_xy += xy[lane];
+        }
+        const float gain = gain_of(all_xx, all_xy);
+        fit->d[s] = half_of(spread_d[s * parts] * gain, group->unit[s * parts]);
+        fit->m[s] = half_of(spread_m[s * parts] * gain, group->unit[s * parts]);
+    }
 }
 
 #endif

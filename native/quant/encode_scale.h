@@ -99,7 +99,16 @@ OUT_OF_LINE void fit_blocks(const struct codes *codes, const struct lane_group *
         }
     }
     const lanes inverse_scale = inverse(best);
-    for (int i = 0; i < n; i++) q[i] = nearest_code(codes, group->x[i] * inverse_scale);
+    lanes xx = all_lanes(0), xy = all_lanes(0);
+    for (int i = 0; i < n; i++) {
+        const lanes wx = group->w[i] * group->x[i];
+        q[i] = nearest_code(codes, group->x[i] * inverse_scale);
+        xx += wx * group->x[i];
+        xy += wx * (best * q[i]);
+    }
+    for (int lane = 0; lane < LANE_COUNT; lane++) {
+        halves[lane] = half_of(best[lane] * gain_of(xx[lane], xy[lane]), group->unit[lane]);
+    }
 }
 
 /* ---- super-blocks: the scale of a part is d times a small integer factor ---- */
@@ -193,8 +202,22 @@ OUT_OF_LINE void fit_supers(const struct codes *codes, const struct factors *fac
         const lanes own = refit_super(codes, factors, group, n, fit, d);
         try_super(codes, factors, group, n, d, own, fit);
     }
-    const lanes inverse_scale = inverse(spread_halves(fit->half, group->unit, factors->parts) * fit->factor);
-    for (int i = 0; i < n; i++) q[i] = nearest_code(codes, group->x[i] * inverse_scale);
+    const lanes spread = spread_halves(fit->half, group->unit, factors->parts), own = spread * fit->factor;
+    const lanes inverse_scale = inverse(own);
+    lanes xx = all_lanes(0), xy = all_lanes(0);
+    for (int i = 0; i < n; i++) {
+        const lanes wx = group->w[i] * group->x[i];
+        q[i] = nearest_code(codes, group->x[i] * inverse_scale);
+        xx += wx * group->x[i];
+        xy += wx * (own * q[i]);
+    }
+    float all_xx[2], all_xy[2];
+    sum_parts(xx, factors->parts, all_xx);
+    sum_parts(xy, factors->parts, all_xy);
+    for (int s = 0; s < LANE_COUNT / factors->parts; s++) {
+        const int lane = s * factors->parts;
+        fit->half[s] = half_of(spread[lane] * gain_of(all_xx[s], all_xy[s]), group->unit[lane]);
+    }
 }
 
 #endif
