@@ -13,7 +13,20 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from . import cli_bench, cli_chat, cli_files, cli_inspect, cli_judge, cli_oracle, cli_plan, cli_plot, cli_run, cli_trace
+from . import (
+    cli_bench,
+    cli_chat,
+    cli_files,
+    cli_imatrix,
+    cli_inspect,
+    cli_judge,
+    cli_oracle,
+    cli_plan,
+    cli_plot,
+    cli_quantize,
+    cli_run,
+    cli_trace,
+)
 from .cli_terminal import complain, prepare_streams
 from .errors import Error
 
@@ -33,6 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
     cli_oracle.add_parser(commands)
     cli_judge.add_parsers(commands)
     cli_bench.add_parser(commands)
+    cli_imatrix.add_parser(commands)
+    cli_quantize.add_parser(commands)
     cli_plot.add_parser(commands)
     return parser
 
