@@ -1,8 +1,7 @@
 """Operations on a GPU backend with numpy arrays: what the tests of kernels share.
 
-Each operand of a call lies in device memory of its own, exactly as long as the array, so that the simulator that looks at
-every access (simcheck) sees one beyond its end. Arrays that share memory on the host share it there.
-"""
+Each operand of a call lies in device memory of its own, exactly as long as the array, so that the simulator that
+looks at every access (simcheck) sees one beyond its end. Arrays that share memory on the host share it there."""
 
 import ctypes
 import re

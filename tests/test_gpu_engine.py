@@ -76,8 +76,8 @@ def test_logits_of_the_real_head_sizes_figures(make: Make, top_k: int) -> None:
 
 
 def test_logits_with_caches_of_float16(tiny: rt.Model) -> None:
-    """A value at a rounding boundary may fall to another side: test_forward.py's HALF_CACHE. Up to index_top_k positions,
-    where no such noise can decide a selection."""
+    """A value at a rounding boundary may fall to another side: test_forward.py's HALF_CACHE. Up to index_top_k
+positions, where no such noise can decide a selection."""
     ids = prompt(8, tiny.shape.vocab)
     got, want = (logits_of(tiny, ids, 1, **{**where, "kv_type": "f16"}) for where in (SIM, CPU))
     assert max(relative_rms(g, w) for g, w in zip(got, want, strict=True)) <= 2e-3

@@ -1,5 +1,6 @@
-"""What the C between the executor and the kernels must do: adopt, publish, write, clear, wait, report. The simulator does
-nothing before somebody waits for it, so each of these shows when it is missing (msl/mutants.py takes them away)."""
+"""What the C between the executor and the kernels must do: adopt, publish, write, clear, wait, report. The simulator
+does nothing before somebody waits for it, so each of these shows when it is missing (msl/mutants.py takes them
+away)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,8 @@
 """Every kernel against its formula in float64, executed by the simulator, and by the one that looks at every access.
 
-The formulas are those of test_ops.py. Bounds are of float32 arithmetic in the kernels' order: a sum is off by at most its
-depth (roundings that a term passes) times UNIT times the sum of magnitudes. Shapes are the smallest that reach every
-branch: tails, several groups, several passes of a loop, strides beyond a row.
-"""
+The formulas are those of test_ops.py. Bounds are of float32 arithmetic in the kernels' order: a sum is off by at
+most its depth (roundings that a term passes) times UNIT times the sum of magnitudes. Shapes are the smallest that
+reach every branch: tails, several groups, several passes of a loop, strides beyond a row."""
 
 from collections.abc import Iterator
 
@@ -106,14 +105,16 @@ def test_rope_has_the_bits_of_the_processor(
 
 
 def matmul_depth(size: int, count: int = 1) -> int:
-    """Roundings on the way of a term. Up to 8 rows: within its set of at most 16, then 8 of each 512 that a lane adds, lanes,
-    parts. More: every value of the row in turn, and three more for a product of CUDA's matrices, which is made of three."""
+    """Roundings on the way of a term. Up to 8 rows: within its set of at most 16, then 8 of each 512 that a lane adds,
+    lanes, parts. More: every value of the row in turn, and three more for a product of CUDA's matrices, which is made of
+    three."""
     return 16 + 8 * -(-size // 512) + 5 + 8 + 3 if count <= 8 else size + 6
 
 
 def matmul_step(w: np.ndarray) -> np.ndarray:
-    """What a weight is made of, at most so many times the largest of the row: a step times a code less a minimum, 3; where
-    codes are written into fractions, 128 or 192 comes in and is taken out again: 10 (IQ2_XXS: 192 + 43 and 192 for 43)."""
+    """What a weight is made of, at most so many times the largest of the row: a step times a code less a minimum, 3;
+    where codes are written into fractions, 128 or 192 comes in and is taken out again: 10 (IQ2_XXS: 192 + 43 and 192 for
+    43)."""
     return 10 * np.abs(w).max(-1, keepdims=True) + np.zeros_like(w)
 
 
@@ -405,7 +406,7 @@ def moe_reference(x, ids, weights, experts, kinds, shapes):
 
 @pytest.mark.parametrize("kinds", [("F32", "F32", "F32"), ("Q4_K", "Q8_0", "Q6_K")])
 def test_moe_of_a_batch_is_its_formula(gpu: GpuOps, kinds: tuple[str, str, str]) -> None:
-    """Experts with no row, with few, and with more than fit a tile; one that is not at hand; one that is named twice."""
+    """Experts with no row, with few, with more than fit a tile; one that is not at hand; one that is named twice."""
     numbers = tuple(FORMATS[name] for name in kinds)
     rng, ff, width, count, used = np.random.default_rng(6), 256, 256, 71, 2
     experts = [

@@ -4,9 +4,9 @@
  * changes (slots of streamed experts) is a copy that publish brings up to date. So whoever forgets to wait, or to
  * publish, or overwrites what is not yet done with gets wrong numbers, as on the slowest of devices.
  *
- * It is strict: an operand must lie in memory that it knows, every binding of a kernel must be bound and nothing else,
- * numbers must have the size of their struct, limits are the smallest of Metal's devices, memory is not given back while
- * work is under way. What a call did wrong is a fault, and finish returns it.
+ * It is strict: an operand must lie in memory that it knows, every binding of a kernel must be bound and nothing
+ * else, numbers must have the size of their struct, limits are the smallest of Metal's devices, memory is not given
+ * back while work is under way. What a call did wrong is a fault, and finish returns it.
  *
  * libglm52_sim.so runs kernels; libglm52_simcheck.so, built with SIM_CHECK, looks at every access as well. */
 #include <stdio.h>
@@ -294,8 +294,8 @@ static std::string refuse(const glm52_gpu_state *state, const sim_kernel *kernel
             return "operand " + std::to_string(i) + " is not the kernel's";
         }
     }
-    if (has_threadgroup != (d->threadgroup_bytes > 0)) return "threadgroup memory without a parameter, or none with one";
-    return "";
+    const bool fits = has_threadgroup == (d->threadgroup_bytes > 0);
+    return fits ? "" : "threadgroup memory without a parameter, or none with one";
 }
 
 #ifdef SIM_CHECK

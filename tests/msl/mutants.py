@@ -2,12 +2,12 @@
 
     mutants.py BUILD EXTENSION [--sample N] [--only TEXT] [--part kernels|half]
 
-BUILD is the build's folder (objects of both simulators and of the library), EXTENSION the extension. A kernel's mutant is
-compiled for the simulator that looks at every access, linked with the other kernels, and meets the tests of the
-operations that it is part of; a mutant of the C half is linked into an extension of its own and meets the tests of whole
-models as well. Killed: it does not compile, a test fails, or it takes too long. What no test can notice is in EQUIVALENT
-with the reason. Prints the survivors and killed/made; exits 1 if there are survivors.
-"""
+BUILD is the build's folder (objects of both simulators and of the library), EXTENSION the extension. A kernel's
+mutant is compiled for the simulator that looks at every access, linked with the other kernels, and meets the
+tests of the operations that it is part of; a mutant of the C half is linked into an extension of its own and
+meets the tests of whole models as well. Killed: it does not compile, a test fails, or it takes too long. What no
+test can notice is in EQUIVALENT with the reason. Prints the survivors and killed/made; exits 1 if there are
+survivors."""
 
 import argparse
 import random
@@ -28,19 +28,20 @@ import emit_host
 import msl
 
 SECONDS_MAX = 240
-CXX = ["g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
-       "-fsigned-char", "-w", "-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread"]
+CXX = ["g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno",
+       "-fno-strict-aliasing", "-fsigned-char", "-w", "-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread"]
 INCLUDES = ["-Inative/include", "-Inative/gpu", "-Inative/gpu/shim", "-Inative/sim"]
 CC = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-w", "-fPIC", "-pthread", "-ffp-contract=off",
-      "-fvisibility=hidden", "-DGLM52_BUILD", "-O1", "-Inative/include", "-Inative/core", "-Inative/quant", "-Inative/cpu",
-      "-Inative/stream", "-Inative/gpu"]
+      "-fvisibility=hidden", "-DGLM52_BUILD", "-O1", "-Inative/include", "-Inative/core", "-Inative/quant",
+      "-Inative/cpu", "-Inative/stream", "-Inative/gpu"]
 # Instances and tests of kernels that there are of many types: these three have no, one and two factors to a block.
 TYPES = ("f32", "q8_0", "q4_k")
+OTHER_TYPES = ("IQ", "Q2", "Q3", "Q5", "Q6", "Q4_0", "Q4_1", "F16", "MXFP4", "extreme")
 
 # (file, what is done, part of the line): why no test can notice.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("stream.c", "published again and again", ""): "a copy too many changes nothing",
-    ("backend.c", "sizes of another model", ""): "the simulator has kernels of any sizes: general or not, the same bits",
+    ("backend.c", "sizes of another model", ""): "the simulator has kernels of any sizes, with the same bits",
     ("expert_tables.c", "no wait before a table goes", ""): "takes more tables than any model has layers",
     ("expert_tables.c", "a stale table", ""): "in the simulator the same address is the same memory",
 }
@@ -83,12 +84,14 @@ def of_kernels() -> Iterator[Mutant]:
         yield from made(path, r"mem_flags::mem_threadgroup", "barrier of other memory", "mem_flags::mem_device")
         yield from made(path, r"(?<=\bif \()([^;{}\n]* < [^;{}\n]*)(?=\) )", "no check", "true")
         # Where the right side is no constant: what goes over a thread's own arrays is no bound of memory.
-        yield from made(path, r"((?:\bif \(|\bfor \([^;\n]*;)[^;{}\n?]*?) < (?=[^;&|)\n]*[a-z])", "one too many", r"\1 <= ")
+        less = r"((?:\bif \(|\bfor \([^;\n]*;)[^;{}\n?]*?) < (?=[^;&|)\n]*[a-z])"
+        yield from made(path, less, "one too many", r"\1 <= ")
 
 
 WAITS = {
     "native/core/forward.c": [
-        (r"GLM52_TRY\(b->ops->finish\(b->backend\)\);   /\* the experts[^\n]*", "no wait before slots are overwritten", ""),
+        (r"GLM52_TRY\(b->ops->finish\(b->backend\)\);   /\* the experts[^\n]*",
+         "no wait before slots are overwritten", ""),
     ],
     "native/gpu/backend.c": [
         (r"const glm52_status status = gpu->driver->finish\(gpu->state\);\n    if \(status != GLM52_OK\) keep_fault",
@@ -97,11 +100,14 @@ WAITS = {
         (r"return gpu->driver->adopt\([^;]*\);", "no adopt", "return GLM52_OK;"),
         (r"gpu->driver->write\([^;]*\);", "no write", ""),
         (r"gpu->driver->clear\([^;]*\);", "no clear", ""),
-        (r"const glm52_status status = gpu->driver->finish\(gpu->state\);\n    if \(gpu->fault == GLM52_OK\) return status;",
+        (r"const glm52_status status = gpu->driver->finish\(gpu->state\);\n"
+         r"    if \(gpu->fault == GLM52_OK\) return status;",
          "finish does not wait", "if (gpu->fault == GLM52_OK) return GLM52_OK;"),
         (r"if \(gpu->fault == GLM52_OK\) return status;", "a driver's fault is lost", "return GLM52_OK;"),
-        (r"memcmp\(&sizes, &own_sizes, sizeof\(sizes\)\) == 0", "sizes of another model", "memcmp(&sizes, &own_sizes, sizeof(sizes)) != 0"),
-        (r"memcmp\(&sizes, &own_sizes, sizeof\(sizes\)\) == 0 \? sizes", "GLM-5.2's sizes whatever the model", "true ? own_sizes"),
+        (r"memcmp\(&sizes, &own_sizes, sizeof\(sizes\)\) == 0", "sizes of another model",
+         "memcmp(&sizes, &own_sizes, sizeof(sizes)) != 0"),
+        (r"memcmp\(&sizes, &own_sizes, sizeof\(sizes\)\) == 0 \? sizes", "GLM-5.2's sizes whatever the model",
+         "true ? own_sizes"),
         (r"gpu->scratch_bytes = bytes;", "scratch of unknown size", "gpu->scratch_bytes = SIZE_MAX;"),
     ],
     "native/gpu/expert_tables.c": [
@@ -120,7 +126,8 @@ WAITS = {
         (r"\(size_t\)slab->bytes, true\)", "slots are taken for a file", "(size_t)slab->bytes, false)"),
     ],
     "native/core/adopt.c": [
-        (r"engine->options\.streaming == NULL \|\| !is_routed\(tensor\)", "nothing of a sparse layer", "!is_routed(tensor)"),
+        (r"engine->options\.streaming == NULL \|\| !is_routed\(tensor\)", "nothing of a sparse layer",
+         "!is_routed(tensor)"),
         (r"\(glm52_span\)\{tensor->offset, bytes", "spans one byte short", "(glm52_span){tensor->offset + 1, bytes"),
     ],
 }
@@ -133,7 +140,8 @@ def of_half() -> Iterator[Mutant]:
             yield from found
     for path in sorted((ROOT / "native/gpu").glob("*.c")):
         # Too few threadgroups.
-        yield from made(path, r"(?<=\.groups = \{)glm52_gpu_ceil\(([^,\n]*), ", "a grid too small", r"glm52_gpu_ceil(\1 - 1, ")
+        grid = r"(?<=\.groups = \{)glm52_gpu_ceil\(([^,\n]*), "
+        yield from made(path, grid, "a grid too small", r"glm52_gpu_ceil(\1 - 1, ")
 
 
 def run(command: list[str]) -> bool:
@@ -159,7 +167,8 @@ def package(folder: Path, extension: Path, replaced: str) -> Path:
     target = folder / "py/glm52_rt"
     target.mkdir(parents=True)
     python = ROOT / "python/glm52_rt"
-    for file in [*python.glob("*.py"), *python.glob("*.jinja"), extension, *extension.parent.glob("libglm52_simcheck.so")]:
+    libraries = [extension, *extension.parent.glob("libglm52_simcheck.so")]
+    for file in [*python.glob("*.py"), *python.glob("*.jinja"), *libraries]:
         if file.name != replaced:
             (target / file.name).symlink_to(file.resolve())
     return target
@@ -192,13 +201,12 @@ def kernel_survives(mutant: Mutant, build: Path, extension: Path, folder: Path) 
             return False
     target = package(folder, extension, "libglm52_simcheck.so")
     runtime = [str(path) for path in (build / "sim/runtime/check").glob("*.o")]
-    library = ["g++", "-shared", "-o", str(target / "libglm52_simcheck.so"), *runtime, *map(str, objects.values()), "-ldl"]
-    if not run(library):
+    kernels_made = [str(path) for path in objects.values()]
+    if not run(["g++", "-shared", "-o", str(target / "libglm52_simcheck.so"), *runtime, *kernels_made, "-ldl"]):
         return False
     ways = " or ".join(f"test_{operation}_" for operation in operations)
-    others = " and not ".join(["", "IQ", "Q2", "Q3", "Q5", "Q6", "Q4_0", "Q4_1", "BF16", "F16", "MXFP4", "extreme", "batch"])
-    if "matmul" in operations or "moe" in operations or "embed" in operations:
-        ways = f"({ways}){others.replace(' and not batch', '')}"
+    if not set(operations).isdisjoint({"embed", "matmul", "moe"}):
+        ways = f"({ways}){''.join(f' and not {kind}' for kind in OTHER_TYPES)}"
     for schedule in ("simcheck-0", "simcheck-5"):
         if not tests(folder, ["tests/test_gpu_ops.py", "-k", f"({ways}) and {schedule}"]):
             return False
@@ -214,8 +222,8 @@ def half_survives(mutant: Mutant, build: Path, extension: Path, folder: Path) ->
     target = package(folder, extension, extension.name)
     (target / "libglm52_sim.so").symlink_to((extension.parent / "libglm52_sim.so").resolve())
     command = ["gcc", "-shared", "-o", str(target / extension.name), str(build / "native_shim.o"), str(object_file),
-               "-Wl,--allow-multiple-definition", "-Wl,--whole-archive", str(build / "libglm52.a"), "-Wl,--no-whole-archive",
-               "-lm", "-pthread", "-ldl"]
+               "-Wl,--allow-multiple-definition", "-Wl,--whole-archive", str(build / "libglm52.a"),
+               "-Wl,--no-whole-archive", "-lm", "-pthread", "-ldl"]
     if not run(command):
         return False
     if "native/gpu" in str(mutant.path) and mutant.path.name not in ("backend.c", "expert_tables.c"):
@@ -242,10 +250,13 @@ def main() -> int:
     if args.sample:
         mutants = random.Random(1).sample(mutants, min(args.sample, len(mutants)))
     build, extension = args.build.resolve(), args.extension.absolute()
-    for path in {mutant.path for mutant in mutants if mutant.path.suffix in (".metal", ".h")} | {ROOT / "native/gpu/add.c"}:
-        if not survives(Mutant(path, 1, "nothing", 0, 0, ""), build, extension):
-            raise SystemExit(f"{path.relative_to(ROOT)}: its tests fail with nothing broken")
+    kernels = {mutant.path for mutant in mutants if mutant.path.parent == KERNELS}
+    whole = sorted(kernels | {ROOT / "native/gpu/backend.c"})
     with ThreadPoolExecutor(2) as pool:
+        nothing = [Mutant(path, 1, "nothing", 0, 0, "") for path in whole]
+        for mutant, left in zip(nothing, pool.map(lambda m: survives(m, build, extension), nothing)):
+            if not left:
+                raise SystemExit(f"{mutant.path.relative_to(ROOT)}: its tests fail with nothing broken")
         alive = []
         for mutant, left in zip(mutants, pool.map(lambda m: survives(m, build, extension), mutants)):
             if left:

@@ -428,4 +428,5 @@ def check_names(sources: Sequence[Source]) -> None:
             kernels[kernel.name] = source.name
         for constant in source.constants:
             if constants.setdefault(constant.index, constant) != constant:
-                raise Error(f"{source.name}: function constant {constant.index} is {constants[constant.index].name} too")
+                other = constants[constant.index].name
+                raise Error(f"{source.name}: function constant {constant.index} is {other} too")
