@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import make_model
 import mtp_matrix
 import numpy as np
 import pytest
 from conftest import ROOT, prompt
 from reference import Options, Reference, Trace, rms_norm
 
+from synthetic import presets
 from synthetic.foresee import foresee
 
 import glm52_rt as rt
@@ -113,17 +115,62 @@ def test_drafts_equal_the_reference(make: Make, preset: str) -> None:
         assert (np.argmax(ref.mtp(ids, wrong, hidden=hidden)[0], -1) != wanted).mean() > 0.1, wrong
 
 
-def test_a_block_with_embedding_and_head_of_its_own(make: Make) -> None:
+@pytest.mark.parametrize("which", ["own", "tied"])
+def test_a_block_with_embedding_and_head_of_its_own(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     """Or with the trunk's, tied to one another."""
-    path = make("micro", mix="f32", tied=True)
+    if which == "tied":
+        path = make("micro", mix="f32", tied=True)
+    else:
+        of_all = make_model.tensors
+
+        def more(g: presets.Geometry, tied: bool) -> Iterator[presets.Tensor]:
+            yield from of_all(g, tied)
+            block = f"blk.{g.layers}.nextn."
+            yield presets.Tensor(block + "embed_tokens.weight", (g.vocab, g.hidden), 0.05)
+            yield presets.Tensor(block + "shared_head_head.weight", (g.vocab, g.hidden), 3.0 / g.hidden**0.5)
+
+        monkeypatch.setattr(make_model, "tensors", more)
+        path = make_model.make_model("micro", tmp_path / "own.gguf", mix="f32")
     ref = Reference(path)
     with rt.Model.open(path) as model, rt.Engine(model, context=30, mtp=True, drafts=1, **EXACT_MODE) as engine:
         ids = prompt(20, model.shape.vocab)
-        wanted = np.argmax(ref.mtp(ids)[0], -1)
+        logits = ref.mtp(ids)[0]
+        wanted = np.argmax(logits, -1)
+        if which == "own":  # and with the trunk's, most drafts would be others
+            for name in ("embed_tokens", "shared_head_head"):
+                monkeypatch.delitem(ref.weights._tensors, f"blk.{model.shape.layers}.nextn.{name}.weight")
+            assert (np.argmax(ref.mtp(ids)[0], -1) != wanted).mean() > 0.5
         engine.eval(ids[0])
         for position, token in enumerate(ids[1:]):
             engine.eval(token, ahead=1)
             assert engine.ahead == [wanted[position]]
+
+
+def test_drafts_do_not_depend_on_how_the_block_s_rows_were_made(make: Make, tmp_path: Path) -> None:
+    """In one batch with a draft behind tokens that were drafted and taken, or by feeding all of it as a prompt."""
+    with rt.Model.open(foresee(make("micro", mix="f32"), tmp_path / "model.gguf")) as model:
+        options = {"context": 90, "mtp": True, "drafts": 4, "threads": 1}
+        with rt.Engine(model, **options) as engine, rt.Engine(model, **options) as fresh:
+            ids = prompt(9, model.shape.vocab)
+            engine.prefill(ids)
+            taken: list[int] = []
+            behind = 0
+            while engine.position < 80:
+                if engine.ahead and engine.ahead[0] == int(np.argmax(engine.logits)):
+                    engine.eval(engine.ahead[0])
+                    behind += 1
+                    continue
+                engine.eval(int(np.argmax(engine.logits)) if len(taken) % 5 else 7 + len(taken), ahead=4)
+                fresh.reset()
+                fresh.prefill(engine.tokens[:-1])
+                fresh.eval(engine.tokens[-1], ahead=4)
+                assert engine.ahead == fresh.ahead and len(engine.ahead) == 4, engine.position
+                taken.append(behind)
+                behind = 0
+            assert len(set(taken)) >= 4 and len(taken) > 12, taken
+            assert mtp_rows(engine) == fresh_rows(model, engine.tokens)
 
 
 # ---- no bit changes ----
@@ -367,6 +414,28 @@ def test_cancelling_between_steps_changes_nothing(micro: rt.Model) -> None:
             assert engine.tokens == ids and engine.logits.tobytes() == before and engine.ahead == []
         assert engine.stats().cancelled == len(calls)
         assert mtp_rows(engine) == fresh_rows(micro, ids)
+
+
+def test_cancelling_while_rows_of_taken_drafts_wait_loses_none(micro: rt.Model) -> None:
+    """Before they are made with the next draft, and behind that."""
+    ids = prompt(12, micro.shape.vocab)
+    for stop_at in range(3 + micro.shape.layers):
+        with rt.Engine(micro, context=60, mtp=True, drafts=3) as engine:
+            engine.prefill(ids)
+            engine.eval(5, ahead=3)
+            held = [*ids, 5]
+            for _ in range(2):
+                held.append(engine.ahead[0])
+                engine.eval(held[-1])
+            other = next(token for token in range(100) if token != engine.ahead[0])
+            before = engine.logits.tobytes()
+            left = iter(range(stop_at))
+            assert engine.speculate(other, 4, lambda left=left: next(left, None) is None) == []
+            assert engine.tokens == held and engine.logits.tobytes() == before and engine.ahead == []
+            if stop_at % 2:
+                assert mtp_rows(engine) == fresh_rows(micro, held)
+            engine.eval(other, ahead=3)
+            assert len(engine.ahead) == 3 and mtp_rows(engine) == fresh_rows(micro, [*held, other])
 
 
 def test_a_cut_costs_one_row_and_no_bit(micro: rt.Model) -> None:
