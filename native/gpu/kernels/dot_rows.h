@@ -132,27 +132,36 @@ static void dot_staged(T type, threadgroup const uint *space, device const uchar
     }
 }
 
-/* The same for several rows of x, from device memory. sum is [TILE][ROWS]. */
-template <typename T, uint ROWS>
-static void dot_many(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
-                     uint left, uint is_wide, device const float *x, uint x_stride, uint x_rows, uint lane,
-                     thread float *sum) {
+/* The same for rows of x in device memory, 1 .. ROWS of them from x on; sum is [TILE][SUMS], theirs are the first.
+ * IS_WHOLE: the chunk is, and rows begin on multiples of 16 bytes. */
+template <typename T, uint ROWS, uint SUMS, bool IS_WHOLE>
+static void dot_direct(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
+                       uint left, uint is_wide, device const float *x, uint x_stride, uint x_rows, uint lane,
+                       thread float *sum) {
+#pragma unroll
     for (uint step = 0; step < lanes_of<T>::steps; step++) {
-        float4 w[TILE][4];
-        float scale[TILE][4], offset[TILE][4];
-        for (uint n = 0; n < TILE; n++) {
-            lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step, left,
-                       (is_wide & WIDE_WEIGHTS) != 0, w[n], scale[n], offset[n]);
-        }
+        float4 v[ROWS][4];
+        float v_sum[ROWS][4];
         for (uint m = 0; m < ROWS; m++) {
-            float4 v[4];
-            float v_sum[4];
-            lane_activations(type, x + ulong(min(m, x_rows - 1)) * x_stride, lane, step, left, (is_wide & WIDE_X) != 0,
-                             v);
-            if (lanes_of<T>::has_offset != 0) add_activations<lanes_of<T>::sets>(v, v_sum);
-            for (uint n = 0; n < TILE; n++) {
-                sum[n * ROWS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
-                    w[n], scale[n], offset[n], v, v_sum, sum[n * ROWS + m]);
+            device const float *x_row = x + ulong(min(m, x_rows - 1)) * x_stride;
+            if (IS_WHOLE) {
+                for (uint j = 0; j < 4; j++) {
+                    v[m][j] = *(device const float4 *)(x_row + lane_group(type, lane, step, j));
+                }
+            } else {
+                lane_activations(type, x_row, lane, step, left, (is_wide & WIDE_X) != 0, v[m]);
+            }
+            if (lanes_of<T>::has_offset != 0) add_activations<lanes_of<T>::sets>(v[m], v_sum[m]);
+        }
+        for (uint n = 0; n < TILE; n++) {
+            float4 w[4];
+            float scale[4], offset[4];
+            lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step,
+                       IS_WHOLE ? STEP * lanes_of<T>::steps : left, IS_WHOLE || (is_wide & WIDE_WEIGHTS) != 0, w, scale,
+                       offset);
+            for (uint m = 0; m < ROWS; m++) {
+                sum[n * SUMS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
+                    w, scale, offset, v[m], v_sum[m], sum[n * SUMS + m]);
             }
         }
     }
@@ -164,13 +173,36 @@ template <typename T, uint ROWS>
 static void dot_rows(T type, threadgroup const uint *space, device const uchar *weights, uint row_bytes, uint rows,
                      uint in_count, device const float *x, uint x_stride, uint x_rows, uint is_wide, place at,
                      threadgroup float4 *staged, thread float *sum) {
+    const uint fitting = lanes_of<T>::steps > 1 ? 2 : 4;   /* in registers */
+    const uint few = ROWS < fitting ? ROWS : fitting;
     const uint size = STEP * lanes_of<T>::steps, chunk_bytes = size / T::block_values * T::block_bytes;
     for (uint i = 0; i < TILE * ROWS; i++) sum[i] = 0.0f;
     if (ROWS > STAGE_ROWS || lanes_of<T>::steps == 1) {
+        const uint whole = is_wide == (WIDE_X | WIDE_WEIGHTS) && rows > 0 ? in_count / size : 0;
+        uint chunk = at.part;
 #pragma unroll 2
-        for (uint chunk = at.part; chunk * size < in_count && rows > 0; chunk += at.parts) {
-            dot_many<T, ROWS>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
-                              in_count - chunk * size, is_wide, x + chunk * size, x_stride, x_rows, at.lane, sum);
+        for (; chunk < whole; chunk += at.parts) {
+#pragma unroll
+            for (uint m = 0; m < ROWS; m += few) {
+                if (m < x_rows) {
+                    dot_direct<T, few, ROWS, true>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
+                                                   size,
+                                                   is_wide, x + ulong(m) * x_stride + chunk * size, x_stride,
+                                                   x_rows - m, at.lane, sum + m);
+                }
+            }
+        }
+#pragma unroll 1
+        for (; chunk * size < in_count && rows > 0; chunk += at.parts) {
+#pragma unroll
+            for (uint m = 0; m < ROWS; m += few) {
+                if (m < x_rows) {
+                    dot_direct<T, few, ROWS, false>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
+                                                    in_count - chunk * size, is_wide,
+                                                    x + ulong(m) * x_stride + chunk * size, x_stride, x_rows - m,
+                                                    at.lane, sum + m);
+                }
+            }
         }
     } else {
         const uint chunks = STAGE_STEPS / (ROWS * lanes_of<T>::steps);

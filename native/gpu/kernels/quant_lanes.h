@@ -170,6 +170,19 @@ static uint lane_group(q5_k type, uint lane, uint step, uint j) {
     return lane_group_of_pair(lane, j);
 }
 
+/* Words that lie on multiples of 4 bytes or, if is_aligned, of their own size. */
+static uint2 two_words(device const uchar *p, bool is_aligned) {
+    if (is_aligned) return *(device const uint2 *)p;
+    device const uint *words = (device const uint *)p;
+    return uint2(words[0], words[1]);
+}
+
+static uint4 four_words(device const uchar *p, bool is_aligned) {
+    if (is_aligned) return *(device const uint4 *)p;
+    device const uint *words = (device const uint *)p;
+    return uint4(words[0], words[1], words[2], words[3]);
+}
+
 /* A float that stands for an integer as byte i of word, times d, rounded once: (2^23 + byte) d - 2^23 d. */
 static float byte_times(uint word, uint i, float d) {
     return fma(put_byte(word, i, 0, 0x4B000000), d, -8388608.0f * d);
@@ -178,13 +191,12 @@ static float byte_times(uint word, uint i, float d) {
 /* Of the blocks 2 c and 2 c + 1, from the 16 bytes before the codes: d, m, and factors of 6 bits as
  * factors_of_six_bits has them one by one. Codes are 128 + step * code: the scale takes the step, the offset the 128
  * and the minimum. */
-static void factors_of_pair(device const uchar *block, uint c, bool is_there, float step, thread float *scale,
+static void factors_of_pair(uint4 words, uint c, bool is_there, float step, thread float *scale,
                             thread float *offset) {
-    device const uint *words = (device const uint *)block;
-    const uint both = is_there ? words[0] : 0;
+    const uint both = is_there ? words.x : 0;
     const float d = half_of_bits(both & 0xFFFF) * (1.0f / step), m = -half_of_bits(both >> 16);
     const uint shift = 16 * (c % 2);
-    const uint low_f = words[1] >> shift, low_g = words[2] >> shift, high = words[3] >> shift;
+    const uint low_f = words.y >> shift, low_g = words.z >> shift, high = words.w >> shift;
     const uint f = c < 2 ? low_f & 0x3F3F : (high & 0x0F0F) | (low_f >> 2 & 0x3030);
     const uint g = c < 2 ? low_g & 0x3F3F : (high >> 4 & 0x0F0F) | (low_g >> 2 & 0x3030);
     for (uint s = 0; s < 2; s++) {
@@ -198,13 +210,12 @@ static void lane_codes(q4_k type, threadgroup const uint *space, device const uc
     const bool is_there = 256 * (lane / 16) < left;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 144;
     const uint c = lane % 16 / 4;
-    device const uint *codes = (device const uint *)(block + 16 + 32 * c + 8 * (lane % 4));
-    const uint first = codes[0], second = codes[1];
-    w[0] = byte_fractions(first << 3 & 0x78787878);
-    w[1] = byte_fractions(second << 3 & 0x78787878);
-    w[2] = byte_fractions(first >> 1 & 0x78787878);
-    w[3] = byte_fractions(second >> 1 & 0x78787878);
-    factors_of_pair(block, c, is_there, 8.0f, scale, offset);
+    const uint2 codes = two_words(block + 16 + 32 * c + 8 * (lane % 4), is_aligned);
+    w[0] = byte_fractions(codes.x << 3 & 0x78787878);
+    w[1] = byte_fractions(codes.y << 3 & 0x78787878);
+    w[2] = byte_fractions(codes.x >> 1 & 0x78787878);
+    w[3] = byte_fractions(codes.y >> 1 & 0x78787878);
+    factors_of_pair(four_words(block, is_aligned), c, is_there, 8.0f, scale, offset);
 }
 
 static void lane_codes(q5_k type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
@@ -212,14 +223,14 @@ static void lane_codes(q5_k type, threadgroup const uint *space, device const uc
     const bool is_there = 256 * (lane / 16) < left;
     device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 176;
     const uint c = lane % 16 / 4;
-    device const uint *codes = (device const uint *)(block + 48 + 32 * c + 8 * (lane % 4));
-    device const uint *high = (device const uint *)(block + 16 + 8 * (lane % 4));
+    const uint2 codes = two_words(block + 48 + 32 * c + 8 * (lane % 4), is_aligned);
+    const uint2 high = two_words(block + 16 + 8 * (lane % 4), is_aligned);
     for (uint i = 0; i < 2; i++) {
-        const uint low = codes[i], fifth = high[i] >> (2 * c);
+        const uint low = i == 0 ? codes.x : codes.y, fifth = (i == 0 ? high.x : high.y) >> (2 * c);
         w[i] = byte_fractions((low << 2 & 0x3C3C3C3C) | (fifth << 6 & 0x40404040));
         w[2 + i] = byte_fractions((low >> 2 & 0x3C3C3C3C) | (fifth << 5 & 0x40404040));
     }
-    factors_of_pair(block, c, is_there, 4.0f, scale, offset);
+    factors_of_pair(four_words(block, is_aligned), c, is_there, 4.0f, scale, offset);
 }
 
 /* ---- Q6_K: 16 lanes to a super-block; a lane has 4 values of each block of a half ---- */
