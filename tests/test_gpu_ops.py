@@ -106,15 +106,15 @@ def test_rope_has_the_bits_of_the_processor(
 
 def matmul_depth(size: int, count: int = 1) -> int:
     """Roundings on the way of a term. Up to 8 rows: within its set of at most 16, then 8 of each 512 that a lane adds,
-    lanes, parts. More: every value of the row in turn, and three more for a product of CUDA's matrices, which is made of
-    three."""
+    lanes, parts. More: every value of the row in turn, and three more for a product of CUDA's matrices, which is made
+    of three."""
     return 16 + 8 * -(-size // 512) + 5 + 8 + 3 if count <= 8 else size + 6
 
 
 def matmul_step(w: np.ndarray) -> np.ndarray:
     """What a weight is made of, at most so many times the largest of the row: a step times a code less a minimum, 3;
-    where codes are written into fractions, 128 or 192 comes in and is taken out again: 10 (IQ2_XXS: 192 + 43 and 192 for
-    43)."""
+    where codes are written into fractions, 128 or 192 comes in and is taken out again: 10 (IQ2_XXS: 192 + 43 and 192
+    for 43)."""
     return 10 * np.abs(w).max(-1, keepdims=True) + np.zeros_like(w)
 
 
