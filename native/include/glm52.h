@@ -182,7 +182,8 @@ typedef enum glm52_kv_type {
 } glm52_kv_type;
 
 typedef struct glm52_engine_options {
-    const char *backend;        /* "auto" or "cpu"; NULL is "auto" */
+    const char *backend;        /* "cpu", "metal", "cuda", "sim" (kernels on this processor: slow); "auto" and NULL
+                                   take metal or cuda if there is a device, else cpu */
     uint32_t context;           /* positions, 1..context_max of the model */
     uint32_t threads;           /* 0: one per processor this process may use */
     uint32_t quality;           /* 1: float32 activations, exact weights; 0: 8-bit activations against
@@ -275,7 +276,7 @@ GLM52_API glm52_status glm52_engine_open(glm52_model *model, const glm52_engine_
 /* Frees the engine and all that it holds. */
 GLM52_API void glm52_engine_close(glm52_engine *engine);
 
-/* Name of the backend in use ("cpu"). */
+/* Name of the backend in use ("cpu"); of "auto", what it took. */
 GLM52_API const char *glm52_engine_backend(const glm52_engine *engine);
 
 /* The plan that was allocated. */

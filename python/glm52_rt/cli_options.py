@@ -75,7 +75,7 @@ def number(low: float, high: float) -> Any:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     add = group.add_argument
-    add("--backend", default="auto", metavar="B", help="auto or cpu (default auto)")
+    add("--backend", default="auto", metavar="B", help="auto, cpu, metal, cuda or sim (default auto)")
     add("--threads", type=whole_number(0, THREADS_MAX), default=0, metavar="T", help="0: one per processor (default)")
     add("--context", type=whole_number(1, 2**32 - 1), default=4096, metavar="N", help="positions (default 4096)")
     add("--quality", action="store_true", help="float32 activations and exact weights")

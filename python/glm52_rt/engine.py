@@ -97,7 +97,8 @@ class Engine:
     """Runs a model. Close it, or use it in a with statement.
 
     context    positions there is room for, 1 .. model.shape.context_max
-    backend    "auto" or "cpu"
+    backend    "cpu", "metal", "cuda", "sim" (kernels on this processor: slow); "auto" takes metal or cuda if there is a
+               device, else cpu
     threads    0: one per processor this process may use. Never changes a bit of any result
     quality    float32 activations against exact weights, in a fixed order of summation; else activations are
                rounded to 8 bits and multiplied with the quantised weights as they lie
