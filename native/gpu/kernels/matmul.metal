@@ -55,7 +55,8 @@ kernel void matmul(constant glm52_matvec_args &args [[buffer(0)]], device float 
     multiply_tile(T(), weights + of_weights * args.row_bytes,
                   x + ulong(min(x_first + index / 4, args.row_count - 1)) * args.x_row_stride +
                       ulong(group.y) * args.x_group_stride,
-                  args.in_count, (args.is_wide & WIDE_X) != 0, index, simdgroup, space, sums);
+                  min(uint(TILE_ROWS), args.row_count - x_first), args.in_count, (args.is_wide & WIDE_X) != 0, index,
+                  simdgroup, space, sums);
     for (uint part = 0; part < 2; part++) {
         hand_out_tile(sums, part, simdgroup, space);
         for (uint i = index; i < TILE_ROWS * TILE_HALF; i += TILE_THREADS) {

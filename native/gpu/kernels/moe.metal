@@ -199,8 +199,8 @@ kernel void moe_tile(constant glm52_moe_kernel_args &args [[buffer(0)]], device 
         const uint first = group.x * TILE_COLUMNS;
         const uint pair = pairs[tile.y + min(index / 4, tile.z - 1)];
         multiply_tile(T(), matrix + ulong(min(first + index / 2, args.out_count - 1)) * args.row_bytes,
-                      x + ulong(args.what == MOE_DOWN ? pair : pair / args.used_count) * args.x_stride, args.in_count,
-                      (args.is_wide & WIDE_X) != 0, index, simdgroup, space, sums);
+                      x + ulong(args.what == MOE_DOWN ? pair : pair / args.used_count) * args.x_stride, tile.z,
+                      args.in_count, (args.is_wide & WIDE_X) != 0, index, simdgroup, space, sums);
         for (uint part = 0; part < 2; part++) {
             hand_out_tile(sums, part, simdgroup, space);
             for (uint i = index; i < TILE_ROWS * TILE_HALF; i += TILE_THREADS) {

@@ -50,16 +50,18 @@ struct tile_sums {
     simdgroup_matrix<float, 8, 8> part[16];
 };
 
-/* weights and x are the rows of this thread: of column index / 2 and of row index / 4. All threads of the group come
- * here. */
+/* weights and x are the rows of this thread: of column index / 2 and of row index / 4; what is behind rows (1 ..
+ * TILE_ROWS) is not multiplied, 8 rows at a time. All threads of the group come here. */
 template <typename T>
-static void multiply_tile(T type, device const uchar *weights, device const float *x, uint in_count, bool is_wide,
-                          uint index, uint simdgroup, threadgroup float *space, thread tile_sums &sums) {
+static void multiply_tile(T type, device const uchar *weights, device const float *x, uint rows, uint in_count,
+                          bool is_wide, uint index, uint simdgroup, threadgroup float *space,
+                          thread tile_sums &sums) {
     threadgroup float *of_x = space + TILE_COLUMNS * TILE_STRIDE;
     threadgroup float *w_place = space + index / 2 * TILE_STRIDE + index % 2 * VALUES;
     threadgroup float *x_place = of_x + index / 4 * TILE_STRIDE + index % 4 * 8;
     threadgroup const float *x_first = of_x + simdgroup / 4 * 32 * TILE_STRIDE;
     threadgroup const float *w_first = space + simdgroup % 4 * 32 * TILE_STRIDE;
+    const uint before = simdgroup / 4 * 32, blocks = rows > before ? (rows - before + 7) / 8 : 0;
     for (uint i = 0; i < 16; i++) sums.part[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint first = 0; first < in_count; first += TILE_DEPTH) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -67,15 +69,19 @@ static void multiply_tile(T type, device const uchar *weights, device const floa
         fetch8(x, first + index % 4 * 8, in_count, is_wide, x_place);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint k = 0; k < TILE_DEPTH; k += 8) {
-            simdgroup_matrix<float, 8, 8> a[4];
+            simdgroup_matrix<float, 8, 8> a;
             simdgroup_matrix<float, 8, 8> b[4];
-            for (uint i = 0; i < 4; i++) {
-                simdgroup_load(a[i], x_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE);
-                simdgroup_load(b[i], w_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
+            if (blocks > 0) {
+                for (uint i = 0; i < 4; i++) {
+                    simdgroup_load(b[i], w_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
+                }
             }
             for (uint i = 0; i < 4; i++) {
-                for (uint j = 0; j < 4; j++) {
-                    simdgroup_multiply_accumulate(sums.part[4 * i + j], a[i], b[j], sums.part[4 * i + j]);
+                if (i < blocks) {
+                    simdgroup_load(a, x_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE);
+                    for (uint j = 0; j < 4; j++) {
+                        simdgroup_multiply_accumulate(sums.part[4 * i + j], a, b[j], sums.part[4 * i + j]);
+                    }
                 }
             }
         }
