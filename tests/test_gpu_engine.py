@@ -159,6 +159,18 @@ def test_drafts_change_no_bit(micro: rt.Model, wanted: tuple[list[int], list[byt
         assert stats.mtp_cycles > 0 and stats.mtp_drafted > 0
 
 
+@pytest.mark.skipif("simcheck" not in gpulib.backends(), reason="no simcheck")
+def test_no_access_of_a_whole_run_is_out_of_order_or_bounds(
+    micro: rt.Model, wanted: tuple[list[int], list[bytes]]
+) -> None:
+    """Threads in another order, each access looked at; the bits are those of the order."""
+    ids, steps = wanted
+    gpulib.simulator("simcheck").glm52_sim_schedule(7, 100)
+    got = logits_of(micro, ids[:11], 2, chunk_rows=4, streaming=rt.Streaming(cache_experts=12),
+                    **{**SIM, "backend": "simcheck"})
+    assert [logits.tobytes() for logits in got] == steps[8:11]
+
+
 def test_a_checkpoint_of_the_cpu_goes_on_here(micro: rt.Model, tmp_path: Path) -> None:
     ids = prompt(14, micro.shape.vocab)
     with rt.Engine(micro, context=20, **CPU) as engine:
