@@ -3,6 +3,8 @@
  * Each product has the bits of one call of dot_q8 or glm52_dot_f32, whose order of summation quant.h states. For
  * several rows of activations, weights are unpacked or decoded once per tile. Which products are taken together, and
  * on which thread, changes no bit: a batch of n rows gives what n batches of one row give. */
+#include <string.h>
+
 #include "cpu.h"
 
 _Static_assert(GLM52_LINEAR_ROWS_MAX <= GLM52_PANEL_ROWS, "multiply takes no more");
@@ -85,9 +87,8 @@ static void multiply_panels(const struct glm52_linear *linear, const struct glm5
         float products[GLM52_LINEAR_ROWS_MAX * GLM52_PANEL_ROWS];
         linear->quant->multiply(panel, q8, row_count, linear->in_count, products);
         for (size_t r = 0; r < row_count; r++) {
-            for (size_t j = 0; j < GLM52_PANEL_ROWS; j++) {
-                y[r * GLM52_LINEAR_TILE_MAX + i + j] = products[r * GLM52_PANEL_ROWS + j];
-            }
+            memcpy(y + r * GLM52_LINEAR_TILE_MAX + i, products + r * GLM52_PANEL_ROWS,
+                   GLM52_PANEL_ROWS * sizeof(float));
         }
     }
 }
@@ -101,9 +102,13 @@ void glm52_linear_multiply(const struct glm52_linear *linear, const struct glm52
         glm52_dot_f32_tile(x, row_count, w, tile->count, linear->in_count, y, GLM52_LINEAR_TILE_MAX);
         return;
     }
+    /* All rows are laid out alike. */
+    const struct glm52_q8 row = glm52_q8_at(input->q8, linear->in_count);
     struct glm52_q8 q8[GLM52_LINEAR_ROWS_MAX];
     for (size_t r = 0; r < row_count; r++) {
-        q8[r] = glm52_q8_at(input->q8 + rows[r] * input->q8_stride, linear->in_count);
+        const size_t at = rows[r] * input->q8_stride;
+        q8[r] = (struct glm52_q8){row.q + at, row.scale + at / sizeof(*row.scale), row.sum + at / sizeof(*row.sum),
+                                  row.arranged + at, row.dealt + at};
     }
     if (tile->panels != NULL) {
         multiply_panels(linear, tile, q8, row_count, y);

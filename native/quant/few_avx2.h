@@ -12,16 +12,13 @@
 /* Terms of 256 columns of a row of weights, added to a lane[r] per row of activations. */
 typedef void few_step(const uint8_t *w, const struct glm52_q8 *x, int x_count, size_t at, __m256 *lane);
 
-/* Lines this far ahead are asked for. */
-#define FEW_AHEAD 8192
-
 ALWAYS_INLINE void few_row(few_step *step, size_t stride, const uint8_t *w, size_t count, const struct glm52_q8 *x,
                            int x_count, float *y, size_t y_stride) {
     __m256 lane[GLM52_FEW_ROWS];
     for (int r = 0; r < x_count; r++) lane[r] = _mm256_setzero_ps();
     size_t at = 0;
     for (; at + SUPER <= count; at += SUPER, w += stride) {
-        for (size_t line = 0; line < stride; line += 64) _mm_prefetch((const char *)w + FEW_AHEAD + line, _MM_HINT_T0);
+        ask_ahead(w, stride);
         step(w, x, x_count, at, lane);
     }
     if (at < count) {      /* blocks of 32 alone; behind them codes, scales and factors are 0 */

@@ -18,9 +18,6 @@ struct codes {
 /* Terms of 256 columns of two rows of weights, w[0] and w[1], added to a lane[r] per row of activations. */
 typedef void few_step(const uint8_t *const *w, const struct glm52_q8 *x, int x_count, size_t at, __m512 *lane);
 
-/* Lines this far ahead are asked for: what the processor's own prefetching does not reach in time. */
-#define FEW_AHEAD 8192
-
 ALWAYS_INLINE void few_pair(few_step *step, size_t stride, const uint8_t *const *rows, size_t count,
                             const struct glm52_q8 *x, int x_count, float *y, size_t y_stride, bool is_pair) {
     __m512 lane[GLM52_FEW_ROWS];
@@ -28,10 +25,8 @@ ALWAYS_INLINE void few_pair(few_step *step, size_t stride, const uint8_t *const 
     for (int r = 0; r < x_count; r++) lane[r] = _mm512_setzero_ps();
     size_t at = 0;
     for (; at + SUPER <= count; at += SUPER) {
-        for (size_t line = 0; line < stride; line += 64) {
-            _mm_prefetch((const char *)w[0] + FEW_AHEAD + line, _MM_HINT_T0);
-            _mm_prefetch((const char *)w[1] + FEW_AHEAD + line, _MM_HINT_T0);
-        }
+        ask_ahead(w[0], stride);
+        ask_ahead(w[1], stride);
         step(w, x, x_count, at, lane);
         w[0] += stride;
         w[1] += stride;
