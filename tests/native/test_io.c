@@ -297,6 +297,68 @@ void test_io_direct_reads_give_the_same_bytes(void) {
     free_rig(rig);
 }
 
+enum { RUN_STEP = 4032, RUN_SLOT = 3 * 4096 };  /* of SLICE rounded up to 64; three of them to 4096 */
+
+/* Slices that lie in the file as they shall in memory, from a whole block on. */
+static struct glm52_io_request run_of(uint8_t *out, uint32_t block) {
+    struct glm52_io_request request = {.layer = 5, .expert = block};
+    for (uint32_t i = 0; i < 3; i++) {
+        request.slices[i] = (struct glm52_io_slice){.offset = block * 4096ull + i * RUN_STEP, .bytes = SLICE,
+                                                    .tensor = "gate"};
+        request.out[i] = out + i * RUN_STEP;
+    }
+    return request;
+}
+
+/* Reads a request and returns how many reads that took; 0 if it failed. */
+static uint64_t reads_of(struct rig *rig, const struct glm52_io_request *request) {
+    struct glm52_io_stats before, after;
+    for (uint32_t i = 0; i < 3; i++) memset(request->out[i], 0xff, SLICE);
+    glm52_io_stats_get(rig->io, &before);
+    glm52_io_submit(rig->io, 0, request);
+    if (glm52_io_wait(rig->io, 0) != GLM52_OK) return 0;
+    glm52_io_stats_get(rig->io, &after);
+    for (uint32_t i = 0; i < 3; i++) {
+        for (uint64_t k = 0; k < SLICE; k++) {
+            if (request->out[i][k] != content(request->slices[i].offset + k)) return 0;
+        }
+    }
+    return after.read_ops - before.read_ops;
+}
+
+static void check_runs(bool direct) {
+    struct rig *rig = make_rig();
+    const glm52_status status = open_rig(rig, 4, false, direct, 0);
+    uint8_t *slot = aligned_alloc(4096, 2 * RUN_SLOT);
+    if (status == GLM52_OK) {
+        memset(slot, 0x55, 2 * RUN_SLOT);
+        struct glm52_io_request request = run_of(slot, 3);
+        CHECK(reads_of(rig, &request) == 1);
+        for (uint32_t k = RUN_SLOT; k < 2 * RUN_SLOT; k++) CHECK(slot[k] == 0x55);   /* nothing behind the slot */
+        request.out[2] += 64;                  /* apart in another way than in the file */
+        CHECK(reads_of(rig, &request) == 3);
+        request = run_of(slot, 3);
+        request.out[2] += 64;                  /* as in the file, but too far to be padding */
+        request.slices[2].offset += 64;
+        CHECK(reads_of(rig, &request) == 3);
+        request = run_of(slot, 3);
+        for (uint32_t i = 0; i < 3; i++) request.slices[i].offset += 64;   /* no whole block: matters to direct reads */
+        CHECK(reads_of(rig, &request) == (direct ? 3 : 1));
+        request = run_of(slot, FILE_BYTES / 4096 - 1);                      /* the file ends in it */
+        CHECK(reads_of(rig, &request) == 0);
+        check_says("its run: expert 72 of layer 5: read 5088 of 12064 bytes at 294912");
+    } else {
+        CHECK(direct && status == GLM52_ERR_UNSUPPORTED);
+    }
+    free(slot);
+    free_rig(rig);
+}
+
+void test_io_reads_a_run_at_once(void) {
+    check_runs(false);
+    check_runs(true);
+}
+
 void test_io_drain_leaves_nothing_under_way(void) {
     struct rig *rig = make_rig();
     CHECK_STATUS(GLM52_OK, open_rig(rig, 2, false, false, 0));
