@@ -137,6 +137,19 @@ def test_matmul_is_its_formula(gpu: GpuOps, name: str) -> None:
         assert np.isnan(out.base[..., outs:]).all() or extra == 0
 
 
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K"])
+def test_matmul_of_rows_longer_than_what_is_staged(gpu: GpuOps, name: str) -> None:
+    """4096 values of one row, 2048 of two wait in threadgroup memory; then it is written again."""
+    kind, rng = FORMATS[name], np.random.default_rng(12)
+    weights = random_weights(rng, kind, (1, 3, 4352))
+    w = exact_values(kind, weights)
+    for count in (1, 2):
+        x = rows(rng, (count, 1, 4352), "normal")
+        magnitude = np.einsum("rgi,goi->rgo", np.abs(f64(x)), matmul_step(w))
+        bound = 1.01 * matmul_depth(4352, count) * UNIT * magnitude
+        assert_within(gpu.matmul(x, weights, kind, True), np.einsum("rgi,goi->rgo", f64(x), w), bound)
+
+
 @pytest.mark.parametrize("profile", ["wide", "huge", "tiny", "zero"])
 def test_matmul_of_extreme_rows(gpu: GpuOps, profile: str) -> None:
     rng = np.random.default_rng(len(profile))
