@@ -33,8 +33,8 @@ float *floats(struct glm52_gpu_state *state, uint32_t count, float value) {
     return memory;
 }
 
-void dispatch_sum(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *pipeline, float factor, uint32_t count,
-                  const float *a, const float *b, float *out) {
+void dispatch_sum(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *pipeline, float factor,
+                  uint32_t count, const float *a, const float *b, float *out) {
     const struct sum_args args = {factor, count};
     const struct glm52_gpu_dispatch dispatch = {
         .groups = {(count + 63) / 64, 1, 1},

@@ -457,4 +457,14 @@ void test_memory_of_the_host_may_run_out(void) {
     }
     CHECK(refused >= 6);
     drop_folder();
+
+    struct glm52_gpu_state *state = open_driver();   /* the list of spans has to grow at the 17th */
+    for (int i = 0; i < 16; i++) CHECK(METAL->allocate(state, 16) != NULL);
+    refuse_memory(1);
+    CHECK(METAL->allocate(state, 16) == NULL);
+    CHECK(memory_was_refused());
+    CHECK_MESSAGE("a list of spans");
+    CHECK(METAL->allocate(state, 16) != NULL);
+    check_works(state);
+    METAL->close(state);
 }
