@@ -225,7 +225,7 @@ static bool use(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *
 void glm52_metal_dispatch(struct glm52_gpu_state *state, const struct glm52_gpu_pipeline *pipeline,
                           const struct glm52_gpu_dispatch *dispatch) {
     @autoreleasepool {
-        if (state->is_lost || !may_dispatch(state, pipeline, dispatch) || !begin_compute(state)) return;
+        if (!may_dispatch(state, pipeline, dispatch) || !begin_compute(state)) return;
         [state->compute setComputePipelineState:pipeline->metal];
         if (dispatch->args_bytes > 0) [state->compute setBytes:dispatch->args length:dispatch->args_bytes atIndex:0];
         for (uint32_t i = 0; i < dispatch->operand_count; i++) {

@@ -26,7 +26,7 @@ EQUIVALENT = {
     ("memory", "state->stage_used[state->stage_half] + bytes > STAGE_HALF is always so", "if"): STAGE_WAITS,
     ("memory", "without state->stage_half ^= 1;", "^="): STAGE_WAITS,
     ("memory", "^= 1 becomes ^= 0", "^="): STAGE_WAITS,
-    ("memory", "without glm52_metal_flush_commands(state);", "flush"): STAGE_WAITS,
+    ("commands", "!begin_commands(state) is false", "return state->holds"): "a hold of nothing, released like others",
 }
 
 # Statements whose loss must be noticed, wherever they stand.

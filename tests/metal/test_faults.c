@@ -264,12 +264,13 @@ void test_a_hold_that_nobody_releases_is_no_deadlock(void) {
     CHECK(a[0] == 2.0f);
     const uint64_t second = METAL->hold(state);      /* what was released before says nothing of it */
     run_sum(state, "sum", 1.0f, 64, a, a, a);
+    const uint64_t reached = METAL->signal(state);
     (void)METAL->hold(state);
     run_sum(state, "sum", 1.0f, 64, a, a, a);
     CHECK_REFUSED(GLM52_ERR_ARGUMENT, "hold 3 keeps", METAL->finish(state));
     CHECK(a[0] == 2.0f);
     METAL->release_hold(state, second);
-    usleep(20000);
+    CHECK_STATUS(GLM52_OK, METAL->wait_host(state, reached));
     CHECK(a[0] == 4.0f);
     METAL->release_hold(state, second + 1);
     CHECK_STATUS(GLM52_OK, METAL->finish(state));

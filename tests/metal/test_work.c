@@ -264,12 +264,11 @@ void test_many_writes_wait_for_their_room(void) {
         for (uint32_t i = 0; i < count; i++) host[i] = (float)round;
         METAL->write(state, a, host, count * sizeof(float));
         run_sum(state, "sum", 1.0f, count, sums, a, sums);
-        if (round % 3 == 0) METAL->flush(state);
         expected += (float)round;
     }
     CHECK_STATUS(GLM52_OK, METAL->finish(state));
     for (uint32_t i = 0; i < count; i++) CHECK(sums[i] == expected);
-    CHECK(fm_calls("blit-encoder") >= 7);            /* the others found the device idle behind a wait for room */
+    CHECK(fm_calls("blit-encoder") == 11);           /* all but the first, which found the device idle */
     free(host);
 
     const size_t large = (size_t)5 << 19;
@@ -335,13 +334,14 @@ void test_fences_reach_the_host(void) {
     struct glm52_gpu_state *state = open_driver();
     float *a = floats(state, 64, 1.0f), *b = floats(state, 64, 1.0f);
     run_sum(state, "sum", 1.0f, 64, a, a, a);
-    const uint64_t first = METAL->signal(state);
-    run_sum(state, "late", 1.0f, 64, b, b, b);
-    run_sum(state, "late", 1.0f, 64, b, b, b);
+    const uint64_t first = METAL->signal(state), hold = METAL->hold(state);
+    run_sum(state, "sum", 1.0f, 64, b, b, b);
+    run_sum(state, "sum", 1.0f, 64, b, b, b);
     const uint64_t second = METAL->signal(state);
     CHECK(second > first);
     CHECK_STATUS(GLM52_OK, METAL->wait_host(state, first));
     CHECK(a[0] == 2.0f && b[0] == 1.0f);             /* the rest of the command buffer is still to come */
+    METAL->release_hold(state, hold);
     CHECK_STATUS(GLM52_OK, METAL->wait_host(state, second));
     CHECK(b[0] == 4.0f);
     CHECK_STATUS(GLM52_OK, METAL->wait_host(state, first));
@@ -396,9 +396,9 @@ void test_finish_tells_the_devices_time(void) {
     run_sum(state, "late", 1.0f, 8, a, a, a);
     CHECK_STATUS(GLM52_OK, METAL->finish(state));
     const uint64_t both = METAL->device_ns(state);
-    CHECK(both >= 60000000 && both < 2000000000);
+    CHECK(both >= 60000000 && both < 60000000000);
     run_sum(state, "sum", 1.0f, 8, a, a, a);
     CHECK_STATUS(GLM52_OK, METAL->finish(state));
-    CHECK(METAL->device_ns(state) < 30000000);
+    CHECK(METAL->device_ns(state) > 0 && METAL->device_ns(state) < both);
     METAL->close(state);
 }
