@@ -121,6 +121,8 @@ def kernel_tables() -> Iterator[tuple[str, str, str, np.ndarray]]:
     yield from selector_tables(seven)
     yield "glm52_values_iq4", "IQ4_NL and IQ4_XS: code to value", "char", np.array(quants.IQ4_NL.kvalues)
     yield "glm52_values_mxfp4", "code to twice the value", "char", np.array(quants.MXFP4.kvalues)
+    bytes_iq4 = (np.array(quants.IQ4_NL.kvalues) + 128).astype(np.uint8)
+    yield "glm52_bytes_iq4", "IQ4_NL and IQ4_XS: code to 128 + value, a byte each", "uint", bytes_iq4.view("<u4")
 
 
 def render_kernels() -> str:

@@ -34,6 +34,8 @@ template <> struct lanes_of<q4_0> { enum { steps = 1, sets = 2, has_offset = 0, 
 template <> struct lanes_of<q4_1> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
 template <> struct lanes_of<q5_0> { enum { steps = 1, sets = 2, has_offset = 0, space = 0 }; };
 template <> struct lanes_of<q5_1> { enum { steps = 1, sets = 2, has_offset = 1, space = 0 }; };
+template <> struct lanes_of<iq4_nl> { enum { steps = 1, sets = 2, has_offset = 0, space = 0 }; };
+template <> struct lanes_of<iq4_xs> { enum { steps = 1, sets = 1, has_offset = 0, space = 0 }; };
 template <> struct lanes_of<iq2_xxs> { enum { steps = 1, sets = 1, has_offset = 1, space = 256 + 128 }; };
 template <> struct lanes_of<iq2_xs> { enum { steps = 1, sets = 1, has_offset = 1, space = 512 + 128 }; };
 template <> struct lanes_of<iq2_s> { enum { steps = 1, sets = 1, has_offset = 1, space = 1024 + 256 }; };
@@ -380,6 +382,66 @@ static void lane_codes(q5_1 type, threadgroup const uint *space, device const uc
         scale[i] = is_there ? load_f16(block) : 0.0f;
         offset[i] = is_there ? load_f16(block + 2) : 0.0f;
     }
+}
+
+/* ---- IQ4_NL as Q4_0; IQ4_XS: 2 lanes to a block, 8 bytes of nibbles each ---- */
+
+/* 128 plus the values of a word's low nibbles, and of its high ones, a byte each. */
+static uint2 values_of_nibbles(uint word) {
+#ifdef __CUDA_ARCH__
+    const uint lower = word & 0x77777777, is_upper = word >> 3 & 0x11111111;
+    uint both[2];
+    for (uint i = 0; i < 2; i++) {   /* in the order of the nibbles; a code of 8 and more is in the upper words */
+        const uint mask = __byte_perm(0x0000FF00, 0, is_upper >> (16 * i));
+        both[i] = (__byte_perm(glm52_bytes_iq4[0], glm52_bytes_iq4[1], lower >> (16 * i)) & ~mask) |
+                  (__byte_perm(glm52_bytes_iq4[2], glm52_bytes_iq4[3], lower >> (16 * i)) & mask);
+    }
+    return uint2(__byte_perm(both[0], both[1], 0x6420), __byte_perm(both[0], both[1], 0x7531));
+#else
+    uint2 bytes = uint2(0, 0);
+    for (uint i = 0; i < 4; i++) {
+        const uint low = word >> (8 * i) & 15, high = word >> (8 * i + 4) & 15;
+        bytes.x |= (glm52_bytes_iq4[low / 4] >> (8 * (low % 4)) & 255) << (8 * i);
+        bytes.y |= (glm52_bytes_iq4[high / 4] >> (8 * (high % 4)) & 255) << (8 * i);
+    }
+    return bytes;
+#endif
+}
+
+static uint lane_group(iq4_nl type, uint lane, uint step, uint j) {
+    return lane_group_of_halves(lane, j);
+}
+
+static void lane_codes(iq4_nl type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    for (uint i = 0; i < 2; i++) {
+        const bool is_there = 256 * i + 32 * (lane / 4) < left;
+        device const uchar *block = chunk + (is_there ? 8 * i + lane / 4 : 0) * 18;
+        const uint2 values = values_of_nibbles(load_u32(block + 2 + 4 * (lane % 4)));
+        w[2 * i] = biased_bytes(values.x, 128.0f);
+        w[2 * i + 1] = biased_bytes(values.y, 128.0f);
+        scale[i] = is_there ? load_f16(block) : 0.0f;
+    }
+}
+
+static uint lane_group(iq4_xs type, uint lane, uint step, uint j) {
+    return 32 * (lane / 2) + 16 * (j / 2) + 8 * (lane % 2) + 4 * (j % 2);
+}
+
+static void lane_codes(iq4_xs type, threadgroup const uint *space, device const uchar *chunk, uint lane, uint step,
+                       uint left, bool is_aligned, thread float4 *w, thread float *scale, thread float *offset) {
+    const bool is_there = 32 * (lane / 2) < left;
+    const uint b = lane / 2 % 8;
+    device const uchar *block = chunk + (is_there ? lane / 16 : 0) * 136;
+    const uint2 words = two_words(block + 8 + 16 * b + 8 * (lane % 2), is_aligned);
+    const uint2 first = values_of_nibbles(words.x), second = values_of_nibbles(words.y);
+    w[0] = biased_bytes(first.x, 128.0f);
+    w[1] = biased_bytes(second.x, 128.0f);
+    w[2] = biased_bytes(first.y, 128.0f);
+    w[3] = biased_bytes(second.y, 128.0f);
+    const uint both = *(device const uint *)block, low = uint(block[4 + b / 2]) >> (4 * (b % 2)) & 15;
+    const float d = is_there ? half_of_bits(both & 0xFFFF) : 0.0f;
+    scale[0] = d * (float(low | (both >> (16 + 2 * b) & 3) << 4) - 32.0f);
 }
 
 #endif
