@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glm52_rt as rt
-from glm52_rt import file_diff, gguf_files, gguf_writer
+from glm52_rt import file_diff, gguf_files, gguf_writer, quantize
 from glm52_rt.cli import main
 from glm52_rt.gguf_writer import Entry, Reader, Writer, array, pair, pairs_of
 from glm52_rt.machine import expert_slices
@@ -203,6 +203,13 @@ def test_what_is_read_at_once_is_a_run(plain: Path, together: Path) -> None:
         sizes = [tensor.stride for tensor in runs.tensors if tensor.name.endswith("gate_exps.weight")]
         assert [size for _, _, size in whole[:: model.shape.experts]] == sizes
         assert all(offset % 4096 == 0 and offset + size <= runs.file_bytes for _, offset, size in whole)
+
+
+def test_a_colocated_file_is_quantised_as_the_plain_one(plain: Path, together: Path, tmp_path: Path) -> None:
+    for source, name in ((plain, "a.gguf"), (together, "b.gguf")):
+        with rt.Model.open(source) as model:
+            quantize.run(quantize.plan(model, "ffn_.*_exps=q4_0, *=q8_0", None, "", True), tmp_path / name)
+    assert sha(tmp_path / "a.gguf") == sha(tmp_path / "b.gguf")
 
 
 def test_mtp_and_checkpoints_go_from_one_layout_to_the_other(plain: Path, together: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ static const char *kind_of_other_file(const uint8_t *bytes, uint64_t count) {
         return "a GGML file of before GGUF; convert the model again";
     }
     if (count > 9 && bytes[8] == '{' && glm52_le64(bytes) < GLM52_GGUF_HEADER_BYTES_MAX) {
-        return "a safetensors file; convert it first";
+        return "a safetensors file; convert it first (glm52 convert)";
     }
     uint64_t first = count >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (first < count && (bytes[first] == ' ' || (bytes[first] >= '\t' && bytes[first] <= '\r'))) first++;

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from .gguf_files import ARCHITECTURE, COLOCATED
-from .gguf_writer import PIECE_BYTES, Reader
+from .gguf_files import COLOCATED
+from .gguf_writer import ARCHITECTURE, PIECE_BYTES, Reader
 from .model import Model
 from .native import Tensor
 from .native_encode import decode

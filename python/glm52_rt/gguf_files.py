@@ -20,6 +20,7 @@ from .gguf_writer import (
     Writer,
     align,
     array,
+    content_pairs,
     entry_of,
     layout,
     pair,
@@ -33,7 +34,7 @@ from .native import Tensor
 SHARDS_MAX = 512
 _SHARD_NAME = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
-ARCHITECTURE, COLOCATED = "glm-dsa", "glm-dsa-colocated"
+COLOCATED = "glm-dsa-colocated"
 RUN_ALIGNMENT, SLICE_ALIGNMENT = 4096, 64
 COLOCATED_VERSION = 1
 _ROUTED = re.compile(r"(blk\.\d+\.)ffn_(gate|up|down)_exps\.weight$")
@@ -265,7 +266,5 @@ def separate(
     is none; IoError."""
     if not is_colocated(model):
         raise ArgumentError(f"{model.path}: not a colocated file")
-    pairs = without(pairs_of(model), "glm52.colocated.")
-    pairs = with_pairs(pairs, [pair("general.architecture", "string", ARCHITECTURE)])
-    _write_plain(model, path, pairs, alignment_of(model), overwrite, progress)
+    _write_plain(model, path, content_pairs(model), alignment_of(model), overwrite, progress)
     return Path(path)

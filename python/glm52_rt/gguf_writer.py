@@ -35,6 +35,7 @@ ALIGNMENT = 32
 PIECE_BYTES = 8 << 20  # what is read or written at once
 WRITE_BYTES_MAX = 1 << 30  # of one system call: Linux takes no more than 2 GiB
 NAME_BYTES_MAX = 127
+ARCHITECTURE = "glm-dsa"
 
 # GGUF's numbers of the types of metadata, and how struct packs them.
 TYPES = {
@@ -89,6 +90,14 @@ def array(key: str, kind: str, values: Sequence[Any]) -> Pair:
 def pairs_of(model: Model) -> list[Pair]:
     """The metadata of an open model, to be carried over byte for byte, in the file's order."""
     return [Pair(*value) for value in raw_values(model.native)]
+
+
+def content_pairs(model: Model) -> list[Pair]:
+    """pairs_of without what says how the file is laid out: shards, runs of experts. For files that are laid out anew."""
+    pairs = without(pairs_of(model), "split.", "glm52.colocated.")
+    if any(one.key.startswith("glm52.colocated.") for one in pairs_of(model)):
+        pairs = with_pairs(pairs, [pair("general.architecture", "string", ARCHITECTURE)])
+    return pairs
 
 
 def with_pairs(pairs: Iterable[Pair], new: Iterable[Pair]) -> list[Pair]:

@@ -224,7 +224,9 @@ def _pairs(
         new.append(gguf_writer.pair("quantize.imatrix.chunks_count", "u32", imatrix.chunk_count))
         if imatrix.datasets:
             new.append(gguf_writer.pair("quantize.imatrix.dataset", "string", imatrix.datasets[0]))
-    return gguf_writer.with_pairs(gguf_writer.without(gguf_writer.pairs_of(model), "split."), new)
+    # The new file has the usual alignment.
+    kept = gguf_writer.without(gguf_writer.content_pairs(model), "general.alignment")
+    return gguf_writer.with_pairs(kept, new)
 
 
 # ---- the work ----
