@@ -66,6 +66,22 @@ def test_what_leaves_no_choice_is_what_the_gguf_package_writes_bit_for_bit(name)
         assert np.array_equal(encode(name, x), wanted)
 
 
+def test_every_kind_of_float_becomes_the_nearest_half_or_bfloat16():
+    """Random patterns, ties of both types, infinities and NaNs. A NaN stays one; bfloat16's keeps its upper bits."""
+    bits = np.random.Generator(np.random.PCG64(9)).integers(0, 2**32, 1 << 16, dtype=np.uint32)
+    ties = np.concatenate([bits[:4096] & 0xFFFF0000 | 0x8000, bits[4096:8192] & 0xFFFFE000 | 0x1000])
+    ends = np.array([0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345, 0x7F7FFFFF, 1, 0x80000000, 0x477FEFFF, 0x477FF000,
+                     0x33000000, 0x33000001, 0x7FFFFFFF, 0x7F80FFFF], np.uint32)  # fmt: skip
+    x = np.concatenate([bits, ties, ends]).view(np.float32).reshape(1, -1)
+    with np.errstate(all="ignore"):
+        halves = x.astype(np.float16).view(np.uint16)
+        bfloats = quants.quantize(x, kind("BF16")).view(np.uint16)
+    found = encode("F16", x).view(np.uint16)
+    assert np.array_equal(found[~np.isnan(x)], halves[~np.isnan(x)])
+    assert np.isnan(found.view(np.float16)[np.isnan(x)]).all()
+    assert np.array_equal(encode("BF16", x).view(np.uint16), bfloats)
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"])
 def test_searches_leave_less_than_the_gguf_package_does(name):
     for x in (drawn(3), np.random.Generator(np.random.PCG64(6)).standard_t(4, (32, 1024)).astype(np.float32)):
