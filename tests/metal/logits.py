@@ -60,11 +60,11 @@ class Framework:
         return int(self.library.fm_calls(name.encode()))
 
 
-def decode(model: rt.Model, backend: str, steps: int = 6, **options: Any) -> tuple[np.ndarray, list[int]]:
-    """Logits behind the prompt and behind each of the tokens chosen greedily from there; those tokens."""
+def decode(model: rt.Model, backend: str, steps: int = 6, count: int = 24, **options: Any) -> tuple[np.ndarray, list[int]]:
+    """Logits behind count tokens of the prompt and behind each of the tokens chosen greedily from there; those tokens."""
     with rt.Engine(model, context=64, backend=backend, threads=2, **options) as engine:
         assert engine.backend == backend
-        engine.prefill(PROMPT)
+        engine.prefill(PROMPT[:count])
         logits, chosen = [engine.logits.copy()], []
         for _ in range(steps):
             chosen.append(int(np.argmax(logits[-1])))
@@ -110,8 +110,8 @@ def split_buffers(model: rt.Model, framework: Framework, file: Path) -> None:
     with framework.watched():
         framework.device.buffer_max = file.stat().st_size * 3 // 4
         framework.device.delay_us = 200
-        metal, chosen = decode(model, "metal", kv_type="f16", steps=2)
-    compare("the file in several buffers", model, metal, chosen, kv_type="f16", steps=2)
+        metal, chosen = decode(model, "metal", kv_type="f16", steps=1, count=6)
+    compare("the file in several buffers", model, metal, chosen, kv_type="f16", steps=1, count=6)
 
 
 def streaming(model: rt.Model, framework: Framework) -> None:

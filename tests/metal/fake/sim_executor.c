@@ -40,7 +40,7 @@ static void tell(uint32_t at) {
         if (other <= begin && other_end > begin) begin = other_end;
         else if (other > begin && other < end) end = other;
     }
-    spans[at].told = begin < end && sim->adopt(state, begin, (size_t)(end - begin), true) == GLM52_OK ? begin : NULL;
+    spans[at].told = begin < end && sim->adopt(state, begin, (size_t)(end - begin), false) == GLM52_OK ? begin : NULL;
     spans[at].told_bytes = begin < end ? (size_t)(end - begin) : 0;
 }
 
