@@ -93,7 +93,7 @@ def pairs_of(model: Model) -> list[Pair]:
 
 
 def content_pairs(model: Model) -> list[Pair]:
-    """pairs_of without what says how the file is laid out: shards, runs of experts. For files that are laid out anew."""
+    """pairs_of without what says how the file is laid out (shards, runs of experts): for one that is laid out anew."""
     pairs = without(pairs_of(model), "split.", "glm52.colocated.")
     if any(one.key.startswith("glm52.colocated.") for one in pairs_of(model)):
         pairs = with_pairs(pairs, [pair("general.architecture", "string", ARCHITECTURE)])
