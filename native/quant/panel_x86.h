@@ -10,7 +10,8 @@
  * not reach in time. */
 #define WEIGHTS_AHEAD 8192
 ALWAYS_INLINE void ask_ahead(const uint8_t *w, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + WEIGHTS_AHEAD + line, _MM_HINT_T0);
+    const uintptr_t from = (uintptr_t)w + WEIGHTS_AHEAD;     /* an address, which need not be anybody's */
+    for (size_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)(from + line), _MM_HINT_T0);
 }
 
 /* 2 rows, 256 columns. [row][block] is a vector of 64 bytes everywhere. */
