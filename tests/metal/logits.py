@@ -60,8 +60,10 @@ class Framework:
         return int(self.library.fm_calls(name.encode()))
 
 
-def decode(model: rt.Model, backend: str, steps: int = 6, count: int = 24, **options: Any) -> tuple[np.ndarray, list[int]]:
-    """Logits behind count tokens of the prompt and behind each of the tokens chosen greedily from there; those tokens."""
+def decode(
+    model: rt.Model, backend: str, steps: int = 6, count: int = 24, **options: Any
+) -> tuple[np.ndarray, list[int]]:
+    """Logits behind count tokens of the prompt and behind each of steps tokens chosen greedily; those tokens."""
     with rt.Engine(model, context=64, backend=backend, threads=2, **options) as engine:
         assert engine.backend == backend
         engine.prefill(PROMPT[:count])
