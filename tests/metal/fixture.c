@@ -148,8 +148,9 @@ static void run(void (*test)(void)) {
 int main(int argc, char **argv) {
     int passed = 0, failed = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        if (argc > 1 && strncmp(argv[1], tests[i].name, strlen(argv[1])) != 0) continue;
+    const bool stops = argc > 1 && strcmp(argv[1], "--first") == 0;  /* at the first that fails */
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]) && !(stops && failed > 0); i++) {
+        if (argc > 1 && !stops && strncmp(argv[1], tests[i].name, strlen(argv[1])) != 0) continue;
         check_failed = 0;
         run(tests[i].run);
         printf("%s %s\n", check_failed ? "FAIL" : "ok  ", tests[i].name);

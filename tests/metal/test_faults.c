@@ -324,6 +324,8 @@ void test_what_was_compiled_is_kept(void) {
     }
     struct glm52_gpu_state *state = open_driver();
     CHECK_REFUSED(GLM52_ERR_UNSUPPORTED, "UTF-8", METAL->cache(state, "/tmp/\xff\xfe"));
+    fm_inject("archive", 1);                         /* not even an empty one */
+    CHECK_REFUSED(GLM52_ERR_UNSUPPORTED, "no cache: not an archive", METAL->cache(state, "/nowhere/to/be/written"));
     CHECK_STATUS(GLM52_OK, METAL->cache(state, "/nowhere/to/be/written"));
     check_works(state);
     METAL->close(state);
