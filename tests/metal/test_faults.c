@@ -26,6 +26,7 @@ static void check_lost(struct glm52_gpu_state *state, const char *why, float *me
     float host[4] = {1.0f, 1.0f, 1.0f, 1.0f};
     CHECK_REFUSED(GLM52_ERR_IO, why, METAL->finish(state));
     const int commits = fm_calls("commit"), buffers = fm_calls("command-buffer"), dispatches = fm_calls("dispatch");
+    const int waits = fm_calls("event-wait");
     for (int i = 0; i < 2; i++) {
         CHECK_REFUSED(GLM52_ERR_IO, why, METAL->finish(state));
         CHECK_REFUSED(GLM52_ERR_IO, "open the engine anew", METAL->wait_host(state, 1));
@@ -43,6 +44,7 @@ static void check_lost(struct glm52_gpu_state *state, const char *why, float *me
         (void)METAL->signal(state);
         METAL->release_hold(state, METAL->hold(state));
     }
+    CHECK(fm_calls("event-wait") == waits);
     CHECK(fm_calls("commit") == commits && fm_calls("command-buffer") == buffers && fm_calls("dispatch") == dispatches);
 }
 
@@ -329,6 +331,15 @@ void test_what_was_compiled_is_kept(void) {
     CHECK_STATUS(GLM52_OK, METAL->cache(state, "/nowhere/to/be/written"));
     check_works(state);
     METAL->close(state);
+    drop_folder();
+
+    make_folder();                                   /* one that can't be stored leaves nothing behind */
+    fm_inject("archive-store", 0);
+    state = open_driver();
+    CHECK_STATUS(GLM52_OK, METAL->cache(state, path));
+    check_works(state);
+    METAL->close(state);
+    CHECK(fm_was_hit());
     drop_folder();
 }
 

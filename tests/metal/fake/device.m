@@ -41,6 +41,7 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
     return fm_fails("event") ? nil : [[FMSharedEvent alloc] init];
 }
 - (id)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error {
+    fm_crumb();
     fm_note_source(source, [(FMOptions *)options text]);
     if (!fm_fails("library")) return [[FMLibrary alloc] init];
     *error = fm_error(MTLLibraryErrorDomain, MTLLibraryErrorCompileFailure, @"injected");
@@ -82,6 +83,7 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
     return fm_fails("residency") ? nil : [[FMResidencySet alloc] init];
 }
 - (id)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)descriptor error:(NSError **)error {
+    fm_crumb();
     NSURL *url = ((FMArchiveDescriptor *)descriptor)->url;
     NSArray *lines = nil;
     if (url != nil) {

@@ -72,7 +72,7 @@ int fm_live(void);
 const char *fm_misuses(void);
 void fm_forget_misuses(void);
 /* Calls of a name since the last reset: those of fm_inject and "dispatch" "use-resource"
- * "archive-hit" "request-residency" "commit". */
+ * "archive-hit" "request-residency" "commit" "event-wait". */
 int fm_calls(const char *name);
 /* The last source that was compiled, and its options as text. */
 const char *fm_source(void);

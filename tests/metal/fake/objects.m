@@ -260,6 +260,7 @@ CONCRETE(MTLBinaryArchiveDescriptor, FMArchiveDescriptor)
 }
 - (BOOL)waitUntilSignaledValue:(uint64_t)wanted timeoutMS:(uint64_t)milliseconds {
     fm_crumb();
+    fm_count("event-wait");
     NSDate *end = [NSDate dateWithTimeIntervalSinceNow:(double)milliseconds / 1e3];
     [changed lock];
     while (value < wanted && !fm_is_hung()) {
