@@ -153,15 +153,21 @@ static void dot_direct(T type, threadgroup const uint *space, device const uchar
             }
             if (lanes_of<T>::has_offset != 0) add_activations<lanes_of<T>::sets>(v[m], v_sum[m]);
         }
-        for (uint n = 0; n < TILE; n++) {
-            float4 w[4];
-            float scale[4], offset[4];
-            lane_codes(type, space, weights + ulong(min(n, rows - 1)) * row_bytes, lane, step,
-                       IS_WHOLE ? STEP * lanes_of<T>::steps : left, IS_WHOLE || (is_wide & WIDE_WEIGHTS) != 0, w, scale,
-                       offset);
-            for (uint m = 0; m < ROWS; m++) {
-                sum[n * SUMS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
-                    w, scale, offset, v[m], v_sum[m], sum[n * SUMS + m]);
+        /* One row of x leaves registers for all of the tile's weights, whose reads are then under way together. */
+        const uint together = ROWS == 1 ? TILE : 1;
+        for (uint first = 0; first < TILE; first += together) {
+            float4 w[together][4];
+            float scale[together][4], offset[together][4];
+            for (uint n = 0; n < together; n++) {
+                lane_codes(type, space, weights + ulong(min(first + n, rows - 1)) * row_bytes, lane, step,
+                           IS_WHOLE ? STEP * lanes_of<T>::steps : left, IS_WHOLE || (is_wide & WIDE_WEIGHTS) != 0,
+                           w[n], scale[n], offset[n]);
+            }
+            for (uint n = 0; n < together; n++) {
+                for (uint m = 0; m < ROWS; m++) {
+                    sum[(first + n) * SUMS + m] = add_sets<lanes_of<T>::sets, lanes_of<T>::has_offset != 0>(
+                        w[n], scale[n], offset[n], v[m], v_sum[m], sum[(first + n) * SUMS + m]);
+                }
             }
         }
     }
@@ -184,7 +190,7 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
         for (; chunk < whole; chunk += at.parts) {
 #pragma unroll
             for (uint m = 0; m < ROWS; m += few) {
-                if (m < x_rows) {
+                if (m == 0 || m < x_rows) {
                     dot_direct<T, few, ROWS, true>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
                                                    size,
                                                    is_wide, x + ulong(m) * x_stride + chunk * size, x_stride,
@@ -196,7 +202,7 @@ static void dot_rows(T type, threadgroup const uint *space, device const uchar *
         for (; chunk * size < in_count && rows > 0; chunk += at.parts) {
 #pragma unroll
             for (uint m = 0; m < ROWS; m += few) {
-                if (m < x_rows) {
+                if (m == 0 || m < x_rows) {
                     dot_direct<T, few, ROWS, false>(type, space, weights + ulong(chunk) * chunk_bytes, row_bytes, rows,
                                                     in_count - chunk * size, is_wide,
                                                     x + ulong(m) * x_stride + chunk * size, x_stride, x_rows - m,

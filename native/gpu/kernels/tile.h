@@ -69,18 +69,28 @@ static void multiply_tile(T type, device const uchar *weights, device const floa
         fetch8(x, first + index % 4 * 8, in_count, is_wide, x_place);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint k = 0; k < TILE_DEPTH; k += 8) {
-            simdgroup_matrix<float, 8, 8> a;
+            simdgroup_matrix<float, 8, 8> a[4];
             simdgroup_matrix<float, 8, 8> b[4];
-            if (blocks > 0) {
+            if (blocks >= 4) {   /* all reads before the first product, and no question between products */
+                for (uint i = 0; i < 4; i++) {
+                    simdgroup_load(a[i], x_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE);
+                    simdgroup_load(b[i], w_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
+                }
+                for (uint i = 0; i < 4; i++) {
+                    for (uint j = 0; j < 4; j++) {
+                        simdgroup_multiply_accumulate(sums.part[4 * i + j], a[i], b[j], sums.part[4 * i + j]);
+                    }
+                }
+            } else if (blocks > 0) {
                 for (uint i = 0; i < 4; i++) {
                     simdgroup_load(b[i], w_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
                 }
-            }
-            for (uint i = 0; i < 4; i++) {
-                if (i < blocks) {
-                    simdgroup_load(a, x_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE);
-                    for (uint j = 0; j < 4; j++) {
-                        simdgroup_multiply_accumulate(sums.part[4 * i + j], a, b[j], sums.part[4 * i + j]);
+                for (uint i = 0; i < 3; i++) {
+                    if (i < blocks) {
+                        simdgroup_load(a[i], x_first + 8 * i * TILE_STRIDE + k, TILE_STRIDE);
+                        for (uint j = 0; j < 4; j++) {
+                            simdgroup_multiply_accumulate(sums.part[4 * i + j], a[i], b[j], sums.part[4 * i + j]);
+                        }
                     }
                 }
             }
