@@ -34,7 +34,7 @@ glm52_status glm52_metal_say_fault(const struct glm52_gpu_state *state) {
 
 /* Gives the device up. The message stands over any fault before: it tells what to do. */
 static void lose(struct glm52_gpu_state *state, const char *why) {
-    if (state->is_lost) return;
+    if (state->is_lost) return;      /* the words of the first loss stay */
     char first[MESSAGE_BYTES / 2] = "";
     if (state->fault != GLM52_OK) snprintf(first, sizeof(first), "; before that: %.200s", state->message);
     state->fault = GLM52_OK;
