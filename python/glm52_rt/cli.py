@@ -16,6 +16,7 @@ from importlib import metadata
 from . import (
     cli_bench,
     cli_chat,
+    cli_doctor,
     cli_files,
     cli_imatrix,
     cli_inspect,
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     cli_oracle.add_parser(commands)
     cli_judge.add_parsers(commands)
     cli_bench.add_parser(commands)
+    cli_doctor.add_parser(commands)
     cli_imatrix.add_parser(commands)
     cli_quantize.add_parser(commands)
     cli_plot.add_parser(commands)
