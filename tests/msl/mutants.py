@@ -34,8 +34,8 @@ INCLUDES = ["-Inative/include", "-Inative/gpu", "-Inative/gpu/shim", "-Inative/s
 CC = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-w", "-fPIC", "-pthread", "-ffp-contract=off",
       "-fvisibility=hidden", "-DGLM52_BUILD", "-O1", "-Inative/include", "-Inative/core", "-Inative/quant",
       "-Inative/cpu", "-Inative/stream", "-Inative/gpu"]
-# Instances and tests of kernels that there are of many types: these three have no, one and two factors to a block.
-TYPES = ("f32", "q8_0", "q4_k")
+# Instances of kernels that there are of many types: these are enough, and those that tests of experts name.
+TYPES = ("f32", "f16", "q8_0", "q2_k", "q4_k", "q6_k", "iq2_xxs")
 OTHER_TYPES = ("IQ", "Q2", "Q3", "Q5", "Q6", "Q4_0", "Q4_1", "F16", "MXFP4", "extreme")
 
 # (file, what is done, part of the line): why no test can notice.
