@@ -27,6 +27,7 @@ EQUIVALENT = {
     ("memory", "state->span_count == state->span_room is always so", "if"): "the list has more room than it needs",
     ("commands", "state->is_lost is false", "the words of the first"): "of two losses at once the other is told",
     ("commands", "!begin_commands(state) is false", "return state->value"): "who waits for it is told that it failed",
+    ("commands", "state->is_lost is false", "commands == nil"): "the wait for room finds it as well",
     ("commands", "all is always so", "if (all)"): "waits for more than it must",
     ("commands", "seconds > 0.0 is always so", "if"): "a device's clock that goes back is not to be had",
     ("metal", "without options.fastMathEnabled = NO;", "NO"): "of older systems: the tests built for those see it",
