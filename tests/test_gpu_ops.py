@@ -267,7 +267,7 @@ CHOICES = {"ties": np.array([-1.5, 0.25, 0.25, 3.0]), "zeros": np.array([0.0, -0
 
 
 @pytest.mark.parametrize("profile", ["normal", "wide", *CHOICES])
-@pytest.mark.parametrize(("k", "position"), [(1, 0), (8, 3), (8, 600), (40, 37), (500, 1100)])
+@pytest.mark.parametrize(("k", "position"), [(1, 0), (8, 3), (8, 600), (40, 37), (500, 1100), (30, 9000)])
 def test_top_k_is_a_sort_by_score_then_position(gpu: GpuOps, k: int, position: int, profile: str) -> None:
     rng, count = np.random.default_rng([k, position]), 2
     shape = (count, position + count)

@@ -118,7 +118,6 @@ kernel void top_k(constant glm52_top_k_args &args [[buffer(0)]], device int *sel
             threshold |= (found[0] & mask) << shift;
             wanted = found[1];
             known |= mask << shift;
-            threadgroup_barrier(mem_flags::mem_threadgroup);
         }
         take(of_row, count, args.k, threshold, wanted, out, sums, index, lane, simdgroup);
     }
