@@ -170,8 +170,14 @@ def test_every_picture_is_drawn_and_says_what_it_shows(capsys, recorded, tmp_pat
     svg = tmp_path / "out.svg"
     assert run(capsys, "plot", picture, source, "-o", svg, "--title", "A title") == (0, "", "")
     text = svg.read_text()
-    for words in [*says, "A title"] if kind != "bench" else says:
+    for words in [*says, "A title"]:
         assert words in text, words
+    if kind == "bench":  # of two files: each line says whose it is
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(BENCH | {"model": {"name": "n"}}))
+        assert run(capsys, "plot", picture, source, other, "-o", tmp_path / "two.svg")[0] == 0
+        two = (tmp_path / "two.svg").read_text()
+        assert all(two.count(f">{side}, {name}<") == 1 for side in ("glm52-rt", "llama.cpp") for name in "mn")
     if kind in ("experts", "bench"):
         assert run(capsys, "plot", picture, source, "-o", tmp_path / "out.png")[0] == 0
         data = (tmp_path / "out.png").read_bytes()

@@ -148,13 +148,14 @@ def timeline(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    from .plots import draw_bench
+    from .plots import draw_bench, legend_columns
 
     series: list[tuple[str, dict[str, Any]]] = []
     for path in args.source:
         found = read_bench(path)
-        name = found["model"]["name"] if len(args.source) > 1 else "glm52-rt"
-        for side, label in (("ours", name), ("peer", found["peer"]["name"] if found["peer"] else "")):
+        of = f", {found['model']['name']}" if len(args.source) > 1 else ""
+        peer = found["peer"]["name"] if found["peer"] else ""
+        for side, label in (("ours", "glm52-rt" + of), ("peer", peer + of)):
             measures = {
                 measure: [(row["context"], row[measure][side]) for row in found["table"] if side in row[measure]]
                 for measure in ("prefill", "decode")
@@ -163,4 +164,5 @@ def bench(args: argparse.Namespace) -> int:
                 series.append((label, measures))
     if not series:
         raise ArgumentError("nothing was measured")
-    return _draw(args, (9, 4), lambda canvas: draw_bench(canvas, series))
+    lines = -(-len(series) // legend_columns([name for name, _ in series]))
+    return _draw(args, (9, 3.9 + 0.25 * lines), lambda canvas: draw_bench(canvas, series, args.title))

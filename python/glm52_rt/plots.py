@@ -211,10 +211,18 @@ def draw_timeline(canvas: Canvas, tokens: Sequence[dict[str, float]], title: str
         canvas.figure.suptitle(title)
 
 
-def draw_bench(canvas: Canvas, series: Sequence[tuple[str, dict[str, list[tuple[int, dict[str, float]]]]]]) -> None:
+def legend_columns(names: Sequence[str]) -> int:
+    """Columns of names that fit below the two panels of a bench."""
+    return 2 if max(map(len, names)) <= 44 else 1
+
+
+def draw_bench(
+    canvas: Canvas, series: Sequence[tuple[str, dict[str, list[tuple[int, dict[str, float]]]]]], title: str = ""
+) -> None:
     """Prefill and decode by context length: medians, and from the slowest to the fastest run. series: (name, measure ->
     [(context, median, min and max in tokens per second)])."""
-    for axes, measure in zip(canvas.axes(1, 2), ("prefill", "decode"), strict=True):
+    panels = canvas.axes(1, 2)
+    for axes, measure in zip(panels, ("prefill", "decode"), strict=True):
         for number, (name, measures) in enumerate(series):
             points = sorted(measures[measure], key=lambda point: point[0])
             places = [context for context, _ in points]
@@ -229,4 +237,7 @@ def draw_bench(canvas: Canvas, series: Sequence[tuple[str, dict[str, list[tuple[
         axes.set(xlabel="context, tokens", ylabel="tokens per second", title=measure)
         axes.margins(x=0.1)
         axes.set_ylim(bottom=0)
-        axes.legend(loc="best")
+    handles, names = panels[0].get_legend_handles_labels()
+    canvas.figure.legend(handles, names, loc="outside lower center", ncols=legend_columns(names))  # clear of all lines
+    if title:
+        canvas.figure.suptitle(title)
