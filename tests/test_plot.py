@@ -156,9 +156,11 @@ def test_every_picture_is_drawn_and_says_what_it_shows(capsys, recorded, tmp_pat
     source, picture, says = {
         "experts": (recorded / "t.trace", "experts", ["layer", "most chosen first", "mean of the layer"]),
         "ledger": (recorded / "ledger", "experts", ["layer", "times chosen"]),
-        "curves": (recorded / "t.trace", "curves", ["% of all experts", "at hand, %", "per token, MB", "lfru", "Belady"]),
+        "curves": (recorded / "t.trace", "curves",
+                   ["% of all experts", "at hand, %", "per token, MB", "lfru", "Belady"]),
         "csv": (tmp_path / "points.csv", "curves", ["% of all experts", "hotness"]),
-        "selection": (recorded / "record.gz", "selection", ["query at position", "attended to", "used again by 3 to 5"]),
+        "selection": (recorded / "record.gz", "selection",
+                      ["query at position", "attended to", "used again by 3 to 5"]),
         "timeline": (tmp_path / "bench.json", "timeline", ["MB/s", "first token, s", "token, ms", "waiting"]),
         "bench": (tmp_path / "bench.json", "bench", ["tokens per second", "context, tokens", "prefill", "llama.cpp"]),
     }[kind]  # fmt: skip
