@@ -124,7 +124,8 @@ def test_a_system_that_can_not_forget_is_not_cold(tmp_path, monkeypatch):
 
 
 def test_one_document_says_all(capsys, micro, llama):
-    code, out, err = run(capsys, "bench", micro.path, "--lengths", "16,32", "-n", 16, "--runs", 2, "--threads", 1, "--json")
+    command = ["bench", micro.path, "--lengths", "16,32", "-n", 16, "--runs", 2, "--threads", 1, "--json"]
+    code, out, err = run(capsys, *command)
     found = json.loads(out)
     assert code == 0 and found["glm52_bench"] == 1 and "load" in err
     assert found["threads"] == 1 and found["tokens"] == 16 and found["machine"]["usable"] >= 1

@@ -205,7 +205,7 @@ def test_trace_commands(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert png.read_bytes().startswith(b"\x89PNG")
     with open(points, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["policy"] for row in rows} == set(POLICIES)
+    assert {row["policy"] for row in rows} == {*POLICIES, "belady"}
     assert all(0 <= float(row["hit_rate"]) <= 1 for row in rows)
     capsys.readouterr()
     assert cli.main(["plan", str(tiny_path), "--curve", str(points)]) == 0

@@ -93,7 +93,8 @@ def test_searches_leave_less_than_the_gguf_package_does(name):
 def test_errors_lie_between_shannons_bound_and_that_of_one_scale_for_all(name):
     """No code of b bits per value, scales included, leaves less than 2^-b of normal values' deviation (Shannon). The
     best scalar code of c bits per value for normal values with one scale leaves sqrt(sqrt(3) pi / 2) 2^-c (Panter and
-    Dite, 1951): blocks have scales of their own and do better. MXFP4's scales are powers of two, and its codes floats."""
+    Dite, 1951): blocks have scales of their own and do better. MXFP4's scales are powers of two, and its codes
+    floats."""
     x = drawn(4)
     for importance in (None, np.exp(np.random.Generator(np.random.PCG64(7)).standard_normal(1024)).astype(np.float32)):
         blocks = encode(name, x, importance)

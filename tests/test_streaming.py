@@ -659,7 +659,8 @@ def test_loading_ahead_changes_no_bit(mixed: rt.Model, resident: list[bytes], bu
     for read, k in ((None, 0), (slow, 0), (None, USED)):
         options = {"cache_experts": BUDGETS[budget], "policy": policy, "pilot": "load", "pilot_k": k}
         test = StreamTest(poison=True, guard=True, read=read)
-        with streamed(mixed, pilot_two_step=policy == "lru", direct_io=policy == "lfru", test=test, **options) as engine:
+        options |= {"pilot_two_step": policy == "lru", "direct_io": policy == "lfru"}
+        with streamed(mixed, test=test, **options) as engine:
             assert run(engine, IDS) == resident
             seen.append(engine.stats().stream)
     names = ("hits", "misses", "evictions", "segments", "stolen", "loads", "resident", "ahead", "ahead_used")

@@ -56,7 +56,8 @@ def measure(args: argparse.Namespace) -> dict:
         before = disk_rate(model, args.workers, args.direct_io, args.disk_seconds, 1)[0]
         streaming = rt.Streaming(
             cache_bytes=args.cache, policy=args.policy, workers=args.workers, direct_io=args.direct_io,
-            advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, pilot_k=args.pilot_k, memory_bytes=args.memory,
+            advise=["dontneed"] if args.dontneed else [], pilot=args.pilot, pilot_k=args.pilot_k,
+            memory_bytes=args.memory,
         )  # fmt: skip
         ids = tokens_of(model.shape.vocab, args.prompt + args.warm + args.tokens, args.skew, 3)
         with rt.Engine(model, context=args.prompt + args.warm + args.tokens, threads=args.threads,

@@ -83,8 +83,9 @@ struct glm52_stream {
     } before;
 };
 
-/* plan is what glm52_stream_plan_make gave for these options; backend adopts the slots, and is told of an expert's bytes
- * before the table that shows them first. It is closed before the stream. Errors: ARGUMENT, IO, MEMORY, UNSUPPORTED. */
+/* plan is what glm52_stream_plan_make gave for these options; backend adopts the slots, and is told of an expert's
+ * bytes before the table that shows them first. It is closed before the stream. Errors: ARGUMENT, IO, MEMORY,
+ * UNSUPPORTED. */
 glm52_status glm52_stream_open(const struct glm52_model *model, const glm52_stream_options *options,
                                const glm52_stream_plan *plan, uint32_t chunk_rows, glm52_backend *backend,
                                struct glm52_stream **stream_out);

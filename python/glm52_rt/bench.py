@@ -107,7 +107,8 @@ def _streamed(before: Stats, after: Stats) -> dict[str, float]:
     assert a is not None and b is not None
     hits, misses = b.hits - a.hits, b.misses - a.misses
     return {
-        "slots": float(b.slots), "hit_rate": hits / max(1, hits + misses), "read_bytes": float(b.read_bytes - a.read_bytes),
+        "slots": float(b.slots), "hit_rate": hits / max(1, hits + misses),
+        "read_bytes": float(b.read_bytes - a.read_bytes),
         "wait_seconds": (b.wait.total_ns - a.wait.total_ns) / 1e9, "service_p50_seconds": b.service.p50_ns / 1e9,
         "service_p99_seconds": b.service.p99_ns / 1e9,
     }  # fmt: skip
@@ -178,21 +179,22 @@ def render(found: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     lines += _opening_lines(found)
     lines.append("")
-    lines.append(f"warm, {found['tokens']} tokens decoded behind each prompt, {found['pairs']} runs: tokens per second, "
-                 "median (slowest .. fastest)")  # fmt: skip
+    lines.append(f"warm, {found['tokens']} tokens decoded behind each prompt, {found['pairs']} runs: "
+                 "tokens per second, median (slowest .. fastest)")  # fmt: skip
     for row in found["table"]:
         for measure in MEASURES:
             text = f"  {measure:7} context {row['context']:6d}  {_spread_text(row[measure]['ours'])}"
             if "ratio" in row[measure]:
-                text += f"   peer {_spread_text(row[measure]['peer'])}   ours / peer {_spread_text(row[measure]['ratio'])}"
+                text += f"   peer {_spread_text(row[measure]['peer'])}"
+                text += f"   ours / peer {_spread_text(row[measure]['ratio'])}"
             lines.append(text)
     for run_ in found["warm"][-1:]:
         if "streaming" in run_:
             s, timeline = run_["streaming"], run_["timeline"]
             read = sum(t["read_bytes"] for t in timeline) / len(timeline)
             wait = sum(t["wait_seconds"] for t in timeline) / sum(t["seconds"] for t in timeline)
-            lines.append(f"streaming through {s['slots']:.0f} slots: {s['hit_rate']:.1%} at hand, {read / 1e6:.2f} MB read "
-                         f"per decoded token, {wait:.0%} of its time waiting; "
+            lines.append(f"streaming through {s['slots']:.0f} slots: {s['hit_rate']:.1%} at hand, "
+                         f"{read / 1e6:.2f} MB read per decoded token, {wait:.0%} of its time waiting; "
                          + ("reads go past the page cache" if found["direct_io"] else "the page cache may answer reads "
                             "(--direct-io goes past it)"))  # fmt: skip
     lines.append(f"peak memory {found['peak_bytes'] / 1e9:.3f} GB")
@@ -209,8 +211,9 @@ def _opening_lines(found: dict[str, Any]) -> list[str]:
         return [*lines, f"nothing was measured cold: {cold['how']}{left}"]
     run_ = cold["run"]
     lines.append(
-        f"open cold {run_['open_model_seconds'] + run_['open_engine_seconds']:.4f} s, {run_['context']} tokens of prompt "
-        f"read {run_['first_token_seconds']:.3f} s after the start, then {run_['decode']:.2f} tokens/s "
+        f"open cold {run_['open_model_seconds'] + run_['open_engine_seconds']:.4f} s, "
+        f"{run_['context']} tokens of prompt read {run_['first_token_seconds']:.3f} s after the start, "
+        f"then {run_['decode']:.2f} tokens/s "
         f"({cold['how']}: {cold['cached']:.1%} of the file was cached)"
     )
     return lines

@@ -34,4 +34,4 @@ def token_ids(vocab: int, count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], *map(int, sys.argv[2:5]))))
+    sys.stdout.write(json.dumps(run(sys.argv[1], *map(int, sys.argv[2:5]))) + "\n")

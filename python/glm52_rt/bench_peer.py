@@ -14,8 +14,8 @@ Config = dict[str, str]
 CONFIGS: list[Config] = [
     {"flash-attn": attention, "repack": repack} for attention, repack in itertools.product(("on", "off"), ("1", "0"))
 ]
-HOW_TO_GET = ("no peer to compare with: pip install llama-cpp-python (a version that knows glm-dsa), or name llama.cpp's "
-              "llama-bench with --peer PATH")  # fmt: skip
+HOW_TO_GET = ("no peer to compare with: pip install llama-cpp-python (a version that knows glm-dsa), or name "
+              "llama.cpp's llama-bench with --peer PATH")  # fmt: skip
 
 
 def parse(text: str) -> dict[str, float]:

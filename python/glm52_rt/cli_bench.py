@@ -29,8 +29,9 @@ def lengths(text: str) -> list[int]:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench", help="how fast a model opens, reads a prompt, decodes and streams",
-        description="Every run is a process of its own; runs of llama.cpp, if it is there, alternate with ours. Cold: the "
-        "page cache was asked to forget the file, and mincore says that it did. Warm: behind a prompt that is not counted.",
+        description="Every run is a process of its own; runs of llama.cpp, if it is there, alternate with ours. Cold: "
+        "the page cache was asked to forget the file, and mincore says that it did. Warm: behind a prompt that is not "
+        "counted.",
     )  # fmt: skip
     add = parser.add_argument
     add("model", metavar="MODEL", help="a GGUF, a shard of one, or a folder that holds one")
@@ -81,7 +82,8 @@ def in_process(args: argparse.Namespace, job: bench.Job, ids: list[int] | None) 
                            text=True, check=False, env=environment())  # fmt: skip
     if child.returncode != 0:
         said = child.stderr.strip().splitlines()
-        raise Error("a run failed: " + (said[-1].removeprefix("glm52: error: ") if said else f"exit {child.returncode}"))
+        why = said[-1].removeprefix("glm52: error: ") if said else f"exit {child.returncode}"
+        raise Error(f"a run failed: {why}")
     return json.loads(child.stdout)
 
 

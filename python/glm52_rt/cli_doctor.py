@@ -14,8 +14,8 @@ from .doctor import BAD, Finding, file_findings, machine_findings
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="check the machine and a file, say what to change",
-                                 description="Checks this machine, this build and, if named, a model's file and its disk. "
-                                 "Exit code 1 if something does not work.")  # fmt: skip
+                                 description="Checks this machine, this build and, if named, a model's file and its "
+                                 "disk. Exit code 1 if something does not work.")  # fmt: skip
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="a GGUF, a shard of one, or a folder that holds one")
     add("--identity", action="store_true", help="print the file's identity, a digest of its content")

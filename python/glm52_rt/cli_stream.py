@@ -34,8 +34,9 @@ def add_streaming_options(parser: argparse.ArgumentParser, byte_count: Any, whol
     add("--auto-pin", action="store_true", help="pin what the ledger says is hot")
     add("--live-repin", action="store_true", help="let pins change places with hotter experts between prompts")
     add("--pilot", choices=PILOTS, default="off",
-        help="predict the next layer's experts: measure, or hint at them (default off)")  # fmt: skip
-    add("--pilot-k", type=whole_number(0, 512), default=0, metavar="K", help="experts per token that are hinted at (0: all), or per layer that are loaded ahead (0: 2)")
+        help="predict the next layer's experts: measure, hint at them, or load them (default off)")  # fmt: skip
+    add("--pilot-k", type=whole_number(0, 512), default=0, metavar="K",
+        help="experts per token that are hinted at (0: all), or per layer that are loaded ahead (0: 2)")  # fmt: skip
     add("--pilot-two-step", action="store_true", help="predict with the shared expert's output added")
 
 

@@ -54,8 +54,10 @@ def _add_record(kinds: Any) -> None:
     record.add_argument("trace", metavar="FILE")
     record.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text; - reads standard input")
     record.add_argument("--special", action="store_true", help="control tokens written in the text become them")
-    record.add_argument("-n", "--tokens", type=whole_number(1, 2**31), default=2**31, metavar="N",
-                        help="tokens to feed at most (default: all); the context begins anew when it is full")  # fmt: skip
+    record.add_argument(
+        "-n", "--tokens", type=whole_number(1, 2**31), default=2**31, metavar="N",
+        help="tokens to feed at most (default: all); the context begins anew when it is full",
+    )  # fmt: skip
     record.add_argument("--spread", action="store_true",
                         help="take the N tokens from all of the text, in pieces of the context's size")  # fmt: skip
     record.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -111,7 +113,8 @@ def record_trace(args: argparse.Namespace) -> int:
         line += f", experts at hand {stats.hit_rate:.2%}"
     if "pilot_recall" in found:
         line += (f", predicted {found['pilot_recall']:.2%} of the next layer's experts, all of them in "
-                 f"{stats.pilot_exact_rows / stats.pilot_predictions:.2%} of {stats.pilot_predictions} rows")  # fmt: skip
+                 f"{stats.pilot_exact_rows / stats.pilot_predictions:.2%} of "
+                 f"{stats.pilot_predictions} rows")  # fmt: skip
     print(line)
     return 0
 

@@ -43,9 +43,11 @@ def gib(count: float) -> str:
 def machine_findings() -> Iterator[Finding]:
     cpu = machine.processor()
     yield Finding("build", OK, build(), value=build())
-    text = f"{cpu['name']}, {cpu['usable']} of {cpu['processors']} processors, {' '.join(cpu['sets']) or 'no sets known'}"
+    sets = " ".join(cpu["sets"]) or "no sets known"
+    text = f"{cpu['name']}, {cpu['usable']} of {cpu['processors']} processors, {sets}"
     if cpu["usable"] < cpu["processors"]:
-        yield Finding("processor", NOTE, text, "this process is confined (taskset, cgroup): give it more processors", cpu)
+        advice = "this process is confined (taskset, cgroup): give it more processors"
+        yield Finding("processor", NOTE, text, advice, cpu)
     elif cpu["machine"] == "x86_64" and "avx2" not in cpu["sets"]:
         yield Finding("processor", NOTE, text + ": without AVX2 only portable loops run, several times slower", "", cpu)
     else:
@@ -93,14 +95,14 @@ def file_findings(path: str, identity: bool = False, expected: str | None = None
     try:
         model = Model.open(path)
     except (Error, OSError) as error:
-        yield Finding("file", BAD, str(error), "glm52 inspect says what is in a file; a split model needs all its shards "
-                      "in one folder")  # fmt: skip
+        yield Finding("file", BAD, str(error), "glm52 inspect says what is in a file; a split model needs all its "
+                      "shards in one folder")  # fmt: skip
         return
     with model:
         shape = model.shape
         shards = f"{len(model.paths)} files, " if len(model.paths) > 1 else ""
-        yield Finding("file", OK, f"{shards}{gib(model.file_bytes)}, {len(model.tensors)} tensors, {shape.layers} layers of "
-                      f"{shape.experts} experts", value=[os.fspath(name) for name in model.paths])  # fmt: skip
+        yield Finding("file", OK, f"{shards}{gib(model.file_bytes)}, {len(model.tensors)} tensors, {shape.layers} "
+                      f"layers of {shape.experts} experts", value=[os.fspath(name) for name in model.paths])  # fmt: skip
         if identity or expected:
             same = expected is None or model.identity == expected.lower()
             yield Finding("identity", OK if same else BAD, model.identity + ("" if same else f", expected {expected}"),
@@ -152,14 +154,15 @@ def _plan_finding(model: Model, plan: planning.MachinePlan) -> Finding:
     value = {"usable": plan.usable, "fixed": plan.fixed, "routed": plan.routed_bytes, "token": plan.token_bytes}
     if plan.recommended is None:
         return Finding("plan", BAD, f"does not fit at {plan.context} positions: {plan.refusal}",
-                       f"a smaller --context, a smaller file, or more memory; glm52 plan {model.path} --table", value)  # fmt: skip
+                       f"a smaller --context, a smaller file, or more memory; glm52 plan {model.path} --table",
+                       value)  # fmt: skip
     whole = plan.fixed + plan.routed_bytes
     if whole <= plan.usable:
         return Finding("plan", OK, f"all of it fits: {gib(whole)} of {gib(plan.usable)} that may be used",
                        f"glm52 chat {model.path}", value)  # fmt: skip
     cache = plan.recommended
-    return Finding("plan", NOTE, f"experts must be streamed: {gib(whole)} needed, {gib(plan.usable)} may be used; a cache of "
-                   f"{gib(cache.cache_bytes)} holds {cache.fraction:.0%} of them",
+    return Finding("plan", NOTE, f"experts must be streamed: {gib(whole)} needed, {gib(plan.usable)} may be used; a "
+                   f"cache of {gib(cache.cache_bytes)} holds {cache.fraction:.0%} of them",
                    f"glm52 chat {model.path} --cache {cache.cache_bytes // (1 << 20)}MiB", value)  # fmt: skip
 
 
@@ -186,8 +189,8 @@ def _disk_findings(model: Model, plan: planning.MachinePlan) -> Iterator[Finding
     )
     value = {"rates": rates, "read_bytes": size, "direct": direct}
     if plan.token_bytes:
-        text += f"; a token's experts are {plan.token_bytes / 1e6:.1f} MB, {plan.token_bytes / best * 1e3:.1f} ms if none is "\
-                "cached"  # fmt: skip
+        text += f"; a token's experts are {plan.token_bytes / 1e6:.1f} MB, "
+        text += f"{plan.token_bytes / best * 1e3:.1f} ms if none is cached"
     do = f"--io-workers {enough}" if enough != 8 else ""
     if direct and model.file_bytes > plan.usable:
         do += (" " if do else "") + "--direct-io"

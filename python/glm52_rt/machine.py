@@ -145,7 +145,8 @@ def disk_rate(
     model: Model, workers: int = 8, direct: bool = False, seconds: float = 5.0, seed: int = 1, bytes_max: int = 2**63
 ) -> tuple[float, int]:
     """(bytes per second, bytes read) that threads get which read random slices of routed experts, each whole, as
-    streaming does, for so many seconds or until so many bytes have been read. direct: past the page cache (O_DIRECT)."""
+    streaming does, for so many seconds or until so many bytes have been read. direct: past the page cache
+    (O_DIRECT)."""
     slices = expert_slices(model)
     flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if direct else 0)
     files = [os.open(path, flags) for path in model.paths]

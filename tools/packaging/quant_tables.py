@@ -99,7 +99,8 @@ def nibbles(values: np.ndarray) -> np.ndarray:
 
 
 def selector_tables(seven: np.ndarray) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """IQ2_XXS as selections of a byte out of eight, 4 bits each: the number of the magnitude and, as bit 2, the sign."""
+    """IQ2_XXS as selections of a byte out of eight, 4 bits each: the number of the magnitude and, as bit 2, the
+    sign."""
     values = np.array([row for name, _, row in tables() if name == "glm52_grid_iq2_xxs"][0])
     magnitudes, number = np.unique(values, return_inverse=True)
     yield "glm52_numbers_iq2_xxs", "code to 8 numbers of magnitudes", "uint", nibbles(number.reshape(values.shape))

@@ -2,8 +2,8 @@
  *
  * The order of experts: higher p + bias, then lower id; a NaN comes behind every number. p and p + bias are sums of two
  * floats each, so that two logits that differ choose by their difference even where a sigmoid of one float would be 1
- * for both. The used_count best come one by one, each the best of those behind the one before it. A thread has every threads-th
- * expert, and keeps the place of its first one. */
+ * for both. The used_count best come one by one, each the best of those behind the one before it. A thread has every
+ * threads-th expert, and keeps the place of its first one. */
 #include "exp.h"
 
 #define NOBODY 0xFFFFFFFF

@@ -1,5 +1,5 @@
-/* swiglu.metal - the gate of a feed-forward network: silu(gate) * up, with the bits of native/cpu/row.c. out may be gate
- * or up. */
+/* swiglu.metal - the gate of a feed-forward network: silu(gate) * up, with the bits of native/cpu/row.c. out may be
+ * gate or up. */
 #include "exp.h"
 
 kernel void swiglu(constant glm52_swiglu_args &args [[buffer(0)]],
