@@ -102,7 +102,8 @@ def file_findings(path: str, identity: bool = False, expected: str | None = None
         shape = model.shape
         shards = f"{len(model.paths)} files, " if len(model.paths) > 1 else ""
         yield Finding("file", OK, f"{shards}{gib(model.file_bytes)}, {len(model.tensors)} tensors, {shape.layers} "
-                      f"layers of {shape.experts} experts", value=[os.fspath(name) for name in model.paths])  # fmt: skip
+                      f"layers of {shape.experts} experts",
+                      value=[os.fspath(name) for name in model.paths])  # fmt: skip
         if identity or expected:
             same = expected is None or model.identity == expected.lower()
             yield Finding("identity", OK if same else BAD, model.identity + ("" if same else f", expected {expected}"),
