@@ -44,6 +44,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("backend.c", "sizes of another model", ""): "the simulator has kernels of any sizes, with the same bits",
     ("expert_tables.c", "no wait before a table goes", ""): "takes more tables than any model has layers",
     ("expert_tables.c", "a stale table", ""): "in the simulator the same address is the same memory",
+    ("top_k.metal", "one too many", "first += EACH * THREADS"): "a round behind the last one looks at no score",
+    ("rms_norm.metal", "one too many", "first += AT_ONCE * threads"): "a round behind the last one has no value",
 }
 
 
