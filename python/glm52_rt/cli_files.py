@@ -5,46 +5,32 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from . import gguf_files
 from .cli_options import byte_count, whole_number
-from .cli_terminal import is_terminal, visible
+from .cli_terminal import StatusLine, visible
 from .convert import convert
 from .convert_values import TYPES
 from .errors import ArgumentError
 from .file_diff import diff
 from .model import Model
 
-_BAR_SECONDS = 0.2
 DIFFERENT = 1
 
 
-class BytesLine:
-    """progress for what copies bytes: a line on standard error, on a terminal only."""
-
-    def __init__(self) -> None:
-        self._shown = is_terminal(sys.stderr)
-        self._started, self._next = time.monotonic(), 0.0
+class BytesLine(StatusLine):
+    """progress for what copies bytes."""
 
     def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self._shown or (now < self._next and done < total):
+        elapsed = self.due(done >= total)
+        if elapsed is None:
             return
-        self._next = now + _BAR_SECONDS
-        rate = done / max(now - self._started, 1e-9)
+        rate = done / max(elapsed, 1e-9)
         left = f", {(total - done) / rate:.0f} s left" if rate else ""
         share = 100 * done / max(1, total)
-        sys.stderr.write(f"\r{share:5.1f} % of {total / 1e9:.2f} GB, {rate / 1e6:.0f} MB/s{left}\x1b[K")
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        self.show(f"{share:5.1f} % of {total / 1e9:.2f} GB, {rate / 1e6:.0f} MB/s{left}")
 
 
 def add_parsers(commands: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import numpy as np
 
 from . import judge, kld_file
 from .cli_options import add_engine_options, open_engine, whole_number
-from .cli_terminal import complain, is_terminal
+from .cli_terminal import StatusLine, complain
 from .engine import Engine
 from .errors import ArgumentError
 from .model import Model
 from .tokenizer import Tokenizer
 
 CONTEXT = 512
-_BAR_SECONDS = 0.2
 
 
 def add_parsers(commands: Any) -> None:
@@ -60,25 +58,18 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
             action.help = f"tokens of a chunk (default {CONTEXT})"
 
 
-class Progress:
-    """A line on standard error, on a terminal only: chunks done, figures so far, time left."""
+class Progress(StatusLine):
+    """Chunks done, figures so far, time left."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._shown, self._started, self._next = total, is_terminal(sys.stderr), time.monotonic(), 0.0
+        super().__init__()
+        self._total = total
 
     def __call__(self, done: int, text: str) -> None:
-        now = time.monotonic()
-        if not self._shown or (now < self._next and done < self._total):
-            return
-        self._next = now + _BAR_SECONDS
-        left = (now - self._started) / done * (self._total - done)
-        sys.stderr.write(f"\rchunk {done}/{self._total}, {text}, {left:.0f} s left\x1b[K")
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        elapsed = self.due(done >= self._total)
+        if elapsed is not None:
+            left = elapsed / done * (self._total - done)
+            self.show(f"chunk {done}/{self._total}, {text}, {left:.0f} s left")
 
 
 def windows_of(model: Model, tokenizer: Tokenizer, args: argparse.Namespace, stride: int = 0) -> judge.Windows:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-import time
 from typing import Any
 
 from . import imatrix, quantize
 from .cli_options import THREADS_MAX, whole_number
-from .cli_terminal import complain, is_terminal, visible
+from .cli_terminal import StatusLine, complain, visible
 from .errors import ArgumentError
 from .model import Model
 
-_LINE_SECONDS = 0.2
 # Without an importance matrix these lose so much that their users should hear of it.
 _NEED_IMPORTANCE = ("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "Q2_K")
 
@@ -43,29 +40,21 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(command=run)
 
 
-class ProgressLine:
-    """A line on standard error, on a terminal only: share, rate, time left, tensor."""
+class ProgressLine(StatusLine):
+    """Share, rate, time left, tensor."""
 
     def __init__(self) -> None:
-        self._shown, self._started, self._next = is_terminal(sys.stderr), time.monotonic(), 0.0
+        super().__init__()
         self._first: int | None = None
 
     def __call__(self, done: int, total: int, name: str) -> None:
-        now = time.monotonic()
         self._first = done if self._first is None else self._first
-        if not self._shown or (now < self._next and done < total):
+        elapsed = self.due(done >= total)
+        if elapsed is None:
             return
-        self._next = now + _LINE_SECONDS
-        rate = (done - self._first) / (now - self._started) if now > self._started else 0
+        rate = (done - self._first) / elapsed if elapsed > 0 else 0
         left = f", {(total - done) / rate:.0f} s left" if rate else ""
-        text = f"{100 * done / max(1, total):5.1f} %, {rate / 1e6:.0f} MB/s{left}, {visible(name)}"
-        sys.stderr.write(f"\r{text}\x1b[K")
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        self.show(f"{100 * done / max(1, total):5.1f} %, {rate / 1e6:.0f} MB/s{left}, {visible(name)}")
 
 
 def _document(job: quantize.Plan) -> dict[str, Any]:

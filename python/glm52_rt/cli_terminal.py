@@ -17,6 +17,7 @@ from .engine import Stats
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BAR_CELLS = 24
 _BAR_SECONDS = 0.1
+_STATUS_SECONDS = 0.2
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -74,25 +75,23 @@ class Writer:
             self.write("\n")
 
 
-class PrefillBar:
-    """progress for Engine.prefill: a bar on standard error, on a terminal only. first is the position where the prefill
-    starts, last where it ends."""
+class StatusLine:
+    """A line on standard error that is written over, on a terminal only, every so many seconds at most."""
 
-    def __init__(self, first: int, last: int, shown: bool | None = None) -> None:
-        self._first, self._last = first, last
+    def __init__(self, shown: bool | None = None, seconds: float = _STATUS_SECONDS) -> None:
         self._shown = is_terminal(sys.stderr) if shown is None else shown
-        self._started, self._next, self._drawn = time.monotonic(), 0.0, False
+        self._seconds, self._started, self._next, self._drawn = seconds, time.monotonic(), 0.0, False
 
-    def __call__(self, position: int) -> None:
+    def due(self, is_last: bool = False) -> float | None:
+        """Seconds since the start if a new text is due, else None; the last text always is."""
         now = time.monotonic()
-        if not self._shown or now < self._next:
-            return
-        self._next = now + _BAR_SECONDS
-        done, total = position - self._first, max(1, self._last - self._first)
-        filled = min(_BAR_CELLS, _BAR_CELLS * done // total)
-        rate = f", {done / (now - self._started):.1f} tokens/s" if done and now > self._started else ""
-        bar = "#" * filled + "-" * (_BAR_CELLS - filled)
-        sys.stderr.write(f"\rprefill [{bar}] {done}/{total}{rate}\x1b[K")
+        if not self._shown or (now < self._next and not is_last):
+            return None
+        self._next = now + self._seconds
+        return now - self._started
+
+    def show(self, text: str) -> None:
+        sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
         self._drawn = True
 
@@ -101,6 +100,24 @@ class PrefillBar:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._drawn = False
+
+
+class PrefillBar(StatusLine):
+    """progress for Engine.prefill: a bar. first is the position where the prefill starts, last where it ends."""
+
+    def __init__(self, first: int, last: int, shown: bool | None = None) -> None:
+        super().__init__(shown, _BAR_SECONDS)
+        self._first, self._last = first, last
+
+    def __call__(self, position: int) -> None:
+        elapsed = self.due()
+        if elapsed is None:
+            return
+        done, total = position - self._first, max(1, self._last - self._first)
+        filled = min(_BAR_CELLS, _BAR_CELLS * done // total)
+        rate = f", {done / elapsed:.1f} tokens/s" if done and elapsed > 0 else ""
+        bar = "#" * filled + "-" * (_BAR_CELLS - filled)
+        self.show(f"prefill [{bar}] {done}/{total}{rate}")
 
 
 def timings(before: Stats, after: Stats) -> dict[str, Any]:
