@@ -72,14 +72,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == "--units":
         Path(arguments[1]).write_text(units(arguments[2:]), encoding="utf-8")
         return 0
-    output, kernels, folders = Path(arguments[0]), Path(arguments[1]), [Path(a) for a in arguments[2:]]
-    try:
-        text = render(msl.load([kernels], folders, ROOT), kernels.stem)
-    except msl.Error as error:
-        print(f"emit_cuda.py: {error}", file=sys.stderr)
-        return 1
-    output.write_text(text, encoding="utf-8")
-    return 0
+    return msl.emit(arguments, ROOT, "emit_cuda.py", render)
 
 
 if __name__ == "__main__":

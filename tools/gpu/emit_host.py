@@ -47,14 +47,7 @@ def render(sources: list[msl.Source], unit: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    output, kernels, folders = Path(arguments[0]), Path(arguments[1]), [Path(a) for a in arguments[2:]]
-    try:
-        text = render(msl.load([kernels], folders, ROOT), kernels.stem)
-    except msl.Error as error:
-        print(f"emit_host.py: {error}", file=sys.stderr)
-        return 1
-    output.write_text(text, encoding="utf-8")
-    return 0
+    return msl.emit(arguments, ROOT, "emit_host.py", render)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ target; what is outside it raises Error with file and line.
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -430,3 +431,16 @@ def check_names(sources: Sequence[Source]) -> None:
             if constants.setdefault(constant.index, constant) != constant:
                 other = constants[constant.index].name
                 raise Error(f"{source.name}: function constant {constant.index} is {other} too")
+
+
+def emit(arguments: list[str], root: Path, program: str, render: Callable[[list[Source], str], str]) -> int:
+    """What a writer of C++ does with OUTPUT KERNELS.metal FOLDER...: render gets the sources and the file's stem.
+    Returns the exit status."""
+    output, kernels, folders = Path(arguments[0]), Path(arguments[1]), [Path(a) for a in arguments[2:]]
+    try:
+        text = render(load([kernels], folders, root), kernels.stem)
+    except Error as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    output.write_text(text, encoding="utf-8")
+    return 0
