@@ -13,7 +13,7 @@ kernel void matvec(constant glm52_matvec_args &args [[buffer(0)]], device float 
                    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float partial[SIMDGROUPS * TILE * ROWS];
     threadgroup uint space[lanes_of<T>::space + 1];
-    threadgroup float4 staged[ROWS > STAGE_ROWS ? 1 : STAGE_WORDS / 4];
+    threadgroup float4 staged[lanes_of<T>::steps == 1 || ROWS > STAGE_ROWS ? 1 : STAGE_WORDS / 4];
     const uint tiles = SIMDGROUPS / args.parts;
     const uint first = (group.x * tiles + simdgroup / args.parts) * TILE;
     const place at = {index, lane, simdgroup, simdgroup % args.parts, args.parts};

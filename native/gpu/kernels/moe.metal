@@ -60,7 +60,7 @@ kernel void moe_expand(constant glm52_moe_kernel_args &args [[buffer(0)]], devic
     threadgroup float gates[SIMDGROUPS * TILE];
     threadgroup float ups[SIMDGROUPS * TILE];
     threadgroup uint space[lanes_of<T>::space + 1];
-    threadgroup float4 staged[STAGE_WORDS / 4];
+    threadgroup float4 staged[lanes_of<T>::steps == 1 ? 1 : STAGE_WORDS / 4];
     device const expert &chosen = experts[ids[group.y]];
     if (chosen.gate != nullptr) {
         if (lanes_of<T>::space > 0) {
@@ -98,7 +98,7 @@ kernel void moe_contract(constant glm52_moe_kernel_args &args [[buffer(0)]], dev
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float partial[SIMDGROUPS * TILE];
     threadgroup uint space[lanes_of<T>::space + 1];
-    threadgroup float4 staged[STAGE_WORDS / 4];
+    threadgroup float4 staged[lanes_of<T>::steps == 1 ? 1 : STAGE_WORDS / 4];
     device const expert &chosen = experts[ids[group.y]];
     if (chosen.gate != nullptr) {
         if (lanes_of<T>::space > 0) {
